@@ -1,0 +1,87 @@
+"""`python -m pipeline COMMAND`: a stage of the build, or a command on files.
+
+A stage: load its slice of build/config.json, hand it over with the paths from the table, give the exit code.
+`python -m pipeline STAGE DATASET` is what dvc.yaml runs. A command's arguments are its own module's business.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts import read_json
+from pipeline.errors import ConfigError
+from pipeline.runner import follow_parent, guarded, pick, section_of
+from pipeline.stages import BY_NAME, Stage
+
+CONFIG = Path("build/config.json")
+
+COMMANDS = {
+    "compose": "conf/ to build/config.json and build/code.json",
+}
+"""Command to what it does; module `pipeline.<command>` (or `.cli` in it) has `main(argv) -> int | None`."""
+
+
+def paths(templates: dict[str, str], dataset: str | None, names: list[str]) -> dict[str, Any]:
+    """Fill in a stage's path templates: {d} with the dataset, {each} with one path a dataset."""
+    filled: dict[str, Any] = {}
+    for argument, template in templates.items():
+        if "{each}" in template:
+            filled[argument] = {name: Path(template.format(each=name)) for name in names}
+        else:
+            filled[argument] = Path(template.format(d=dataset))
+    return filled
+
+
+def run_stage(stage: Stage, arguments: list[str]) -> None:
+    """Run one stage of the build on its slice of the config.
+
+    Raises:
+        AerieError: anything that the user can act on.
+
+    """
+    config = read_json(CONFIG)
+    names = config.get("names", [])
+    if len(arguments) != (1 if stage.per_dataset else 0):
+        wanted = f"DATASET, one of {names}" if stage.per_dataset else "no argument"
+        raise ConfigError(f"python -m pipeline {stage.name}: takes {wanted}; found {arguments}")
+    dataset = arguments[0] if arguments else None
+    if dataset is not None and dataset not in names:
+        raise ConfigError(f"python -m pipeline {stage.name}: no dataset {dataset!r} in params.yaml; there are {names}")
+    module = importlib.import_module(f"pipeline.{stage.name}.stage")
+    section = section_of(module.Config, {name: pick(config, path.format(d=dataset)) for name, path in stage.keys.items()})
+    module.run(section, **paths({**stage.reads, **stage.writes}, dataset, names))
+
+
+def main(argv: list[str]) -> int:
+    """Run one command line; return the exit code."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if argv else 2
+    command, arguments = argv[0], argv[1:]
+    wants_files = any(argument.startswith("-") for argument in arguments)
+    if command in BY_NAME and not (command in COMMANDS and wants_files):
+        follow_parent()
+        return guarded(lambda: run_stage(BY_NAME[command], arguments))
+    if command in COMMANDS:
+        return guarded(lambda: command_module(command).main(arguments))
+    print(f"error: no command {command!r}\n{usage()}", file=sys.stderr)
+    return 2
+
+
+def command_module(command: str) -> Any:
+    """Module of a command: `pipeline.<command>.cli` where the command is a package, else `pipeline.<command>`."""
+    name = f"pipeline.{command.replace('-', '_')}"
+    module = importlib.import_module(name)
+    return importlib.import_module(f"{name}.cli") if hasattr(module, "__path__") else module
+
+
+def usage() -> str:
+    """Say what there is."""
+    stages = "\n".join(f"  {stage.name}{' DATASET' if stage.per_dataset else ''}" for stage in BY_NAME.values())
+    commands = "\n".join(f"  {name:<12} {what}" for name, what in COMMANDS.items())
+    return f"usage: python -m pipeline COMMAND ...\n\nstages of the build (`dvc repro` runs them in order):\n{stages}\n\ncommands (add --help):\n{commands}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,220 @@
+"""The only opener of data files: what is read is checked, what is written appears whole or not at all.
+
+Every write goes to a temporary name in the same folder, is flushed to the disk, and is then renamed: a killed
+process leaves either the old file or the new one, never a part. A full disk removes the temporary file and says so.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from pipeline.errors import ArtifactError, DiskError, InputError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+_TEMPORARY = ".partial"
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+
+
+def _disk_error(path: Path, error: OSError) -> DiskError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = shutil.disk_usage(path.parent).free if path.parent.exists() else 0
+        return DiskError(f"{path}: the disk is full ({free:,} bytes left in {path.parent}); nothing was kept: free some space and run again")
+    return DiskError(f"{path}: cannot be written: {error.strerror or error}")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[IO[bytes]]:
+    """Open ``path`` for writing in binary; it appears, whole and on the disk, only when the block ends well.
+
+    Raises:
+        DiskError: the disk is full or the folder not writable; the temporary file is gone.
+
+    """
+    temporary = _temporary(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise _disk_error(path, error) from error
+        raise
+
+
+@contextlib.contextmanager
+def writing_folder(path: Path) -> Iterator[Path]:
+    """Give an empty folder that replaces ``path`` when the block ends well, and vanishes when it does not.
+
+    Raises:
+        DiskError: the disk is full or the parent not writable.
+
+    """
+    temporary = _temporary(path)
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        yield temporary
+        for file in sorted(temporary.rglob("*")):
+            if file.is_file():
+                with open(file, "rb") as handle:
+                    os.fsync(handle.fileno())
+        if path.exists():
+            shutil.rmtree(path)
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise _disk_error(path, error) from error
+        raise
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write ``data`` whole, or nothing."""
+    with writing(path) as file:
+        file.write(data)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` as UTF-8, whole, or nothing."""
+    write_bytes(path, text.encode())
+
+
+def to_json(value: Any, *, indent: bool = False) -> bytes:
+    """JSON with sorted keys and no trailing spaces: equal values give equal bytes."""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | (orjson.OPT_INDENT_2 if indent else 0))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a small JSON document for people and for git: indented, keys sorted, ends with a newline."""
+    write_bytes(path, to_json(value, indent=True) + b"\n")
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a whole file.
+
+    Raises:
+        ArtifactError: the file is missing or cannot be read.
+
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"{path}: {error.strerror or error}; run `dvc repro` to make it") from error
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON document.
+
+    Raises:
+        ArtifactError: missing, or not JSON.
+
+    """
+    try:
+        return orjson.loads(read_bytes(path))
+    except orjson.JSONDecodeError as error:
+        raise ArtifactError(f"{path}: not JSON ({error}); delete it and run `dvc repro`") from error
+
+
+def read_model(path: Path, model: type[Model]) -> Model:
+    """Read a JSON document as ``model``; unknown or missing fields are refused.
+
+    Raises:
+        ArtifactError: missing, not JSON, or not of this shape.
+
+    """
+    try:
+        return model.model_validate(read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ArtifactError(f"{path}: {where or 'document'}: {first['msg']}; it was written by another version: run `dvc repro`") from error
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    r"""Lines of a file with their numbers from 1, split on ``\n`` only (U+2028, NEL and VT belong to the text); empty lines are left out.
+
+    Raises:
+        InputError: the file is missing or cannot be read.
+
+    """
+    try:
+        with open(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+
+
+def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
+    """Each line's number (from 1) and its value.
+
+    Raises:
+        InputError: the file is missing, or a line is not JSON; the message has the line's number.
+
+    """
+    for number, line in read_lines(path):
+        try:
+            yield number, orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise InputError(f"{path}:{number}: not JSON: {error}; found {line[:80]!r}") from error
+
+
+def write_jsonl(path: Path, rows: Iterable[Any]) -> int:
+    """Write one JSON value a line, in the order given; return how many. A ``bytes`` row is taken as JSON already."""
+    count = 0
+    with writing(path) as file:
+        for row in rows:
+            file.write((row if isinstance(row, bytes) else orjson.dumps(row)) + b"\n")
+            count += 1
+    return count
+
+
+def sha256_file(path: Path, *, read_size: int = 1 << 20) -> str:
+    """Hex digest of a file's bytes."""
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while chunk := file.read(read_size):
+                digest.update(chunk)
+    except OSError as error:
+        raise ArtifactError(f"{path}: {error.strerror or error}") from error
+    return digest.hexdigest()
+
+
+def sha256_folder(folder: Path) -> str:
+    """Hex digest of a folder: the relative names and bytes of its files, in name order."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            digest.update(f"{path.relative_to(folder).as_posix()}\0{sha256_file(path)}\n".encode())
+    return digest.hexdigest()

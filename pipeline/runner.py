@@ -1,0 +1,93 @@
+"""What happens around a stage: follow the parent's death, show errors as one message, give the right exit code.
+
+Root of every stage's code fingerprint, so it imports no stage and no table.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipeline.errors import AerieError, ConfigError
+from pipeline.section import Section
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C: never 0, since DVC would record a half output as success."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def follow_parent() -> None:
+    """End this process when the one that started it dies: a killed `dvc` must leave no stage that goes on spending."""
+    parent = os.getppid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "prctl"):  # Linux: the kernel tells us at once
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(128 + signal.SIGTERM)
+    else:
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def pick(config: Any, path: str) -> Any:
+    """Value at a dotted path of build/config.json.
+
+    Raises:
+        ConfigError: nothing is there.
+
+    """
+    value = config
+    for part in path.split("."):
+        if not isinstance(value, dict) or part not in value:
+            raise ConfigError(f"build/config.json has no {path!r} (looked for {part!r}); run `python -m pipeline compose`")
+        value = value[part]
+    return value
+
+
+def section_of(model: type[Section], values: dict[str, Any]) -> Section:
+    """Validate a stage's slice of the config.
+
+    Raises:
+        ConfigError: it does not fit the stage's model; every mistake is named.
+
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        listed = "\n  ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}; found {e['input']!r}" for e in error.errors())
+        raise ConfigError(f"build/config.json does not fit this code; run `python -m pipeline compose`:\n  {listed}") from error
+
+
+def guarded(work: Callable[[], int | None]) -> int:
+    """Run ``work``; show what the user can act on as one message on stderr; return the exit code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return work() or 0
+    except AerieError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted: what was finished is kept; run again to continue", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except MemoryError:
+        print("error: out of memory; lower tokens_per_batch or the concurrency in conf/", file=sys.stderr)
+        return 2
+
+
+def _terminate(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,57 @@
+"""`build/<dataset>/hidden/`: safetensors shards, `index.parquet`, `manifest.json`; and the stamp `build/extracted/<dataset>.json`.
+
+In a shard, tensor `aux` is [tokens, 3 * hidden] (low, mid, high layer, concatenated), `last` is [tokens, hidden] (the last
+layer's output before the final norm) and `token_ids` is int32 [tokens]. A row is the slice [offset, offset + length) of all three.
+"""
+
+from typing import Literal
+
+import pyarrow as pa
+
+from pipeline.section import Section
+from pipeline.tables import versioned
+
+INDEX = versioned(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("shard", pa.string(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("length", pa.int32(), nullable=False),
+        pa.field("prompt_length", pa.int32(), nullable=False),
+        pa.field("checksum", pa.string(), nullable=False),
+    ],
+    name="hidden-index",
+    version=1,
+)
+"""checksum: sha256 hex of the row's token ids as little-endian int32."""
+
+
+class Manifest(Section):
+    """What the shards hold, and by which convention."""
+
+    version: Literal[1] = 1
+    capture_convention: Literal["layer_input"] = "layer_input"
+    """Layer id k names the input of layer k, which is the output of layer k-1; 0 is the embedding."""
+    layer_ids: list[int]
+    """Auxiliary layers, low to high."""
+    num_layers: int
+    hidden_size: int
+    dtype: Literal["bfloat16", "float16", "float32"]
+    """Of `aux` and `last` as stored."""
+    vocab_size: int
+    target_sha256: str
+    """Digest of the weights' folder, or the model's name and revision: states of different targets never mix."""
+
+
+class Stamp(Section):
+    """Stands for a dataset's hidden states where DVC needs one small file; its digest changes when they do."""
+
+    version: Literal[1] = 1
+    dataset: str
+    rows: int
+    tokens: int
+    supervised_tokens: int
+    left_out: dict[str, int]
+    """Rows not extracted, by reason."""
+    sha256: str
+    """Digest of the folder's files."""

@@ -1,0 +1,116 @@
+"""The pipeline on one screen: each stage, the keys of build/config.json that it is given, what it reads, what it writes.
+
+`{d}` is a dataset's name; `{each}` stands for one path a dataset. By convention stage `x` is `run` in
+`pipeline/x/stage.py`: `run(config, *, <reads>, <writes>)`, with `config` an instance of that module's `Config`.
+`dvc.yaml` says the same to DVC; a test holds the two together. No stage imports this module.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage: a pure function from config keys and files to files."""
+
+    name: str
+    keys: dict[str, str] = field(default_factory=dict)
+    """Field of the stage's Config to dotted path in build/config.json."""
+    reads: dict[str, str] = field(default_factory=dict)
+    """Argument of `run` to path."""
+    writes: dict[str, str] = field(default_factory=dict)
+    per_dataset: bool = True
+
+
+TARGET = {"record": "build/target/fingerprint.json"}
+WEIGHTS = {"model": "build/target/model"}
+
+STAGES = (
+    Stage(
+        "target",
+        keys={"target": "target"},
+        writes={**TARGET, **WEIGHTS, "metrics": "build/target/metrics.json"},
+        per_dataset=False,
+    ),
+    Stage(
+        "prompts",
+        keys={"prompts": "datasets.{d}.prompts", "digest": "inputs.{d}"},
+        writes={"prompts": "build/{d}/prompts.jsonl", "summary": "build/{d}/prompts.json"},
+    ),
+    Stage(
+        "generate",
+        keys={
+            "sampling": "datasets.{d}.sampling",
+            "send_tools": "datasets.{d}.send_tools",
+            "dataset_budget": "datasets.{d}.budget",
+            "budget": "budget",
+            "provider": "provider",
+        },
+        reads={"prompts": "build/{d}/prompts.jsonl", **TARGET, **WEIGHTS},
+        writes={"responses": "build/{d}/responses.jsonl", "summary": "build/{d}/generate.json"},
+    ),
+    Stage(
+        "reconstruct",
+        keys={"send_tools": "datasets.{d}.send_tools"},
+        reads={"prompts": "build/{d}/prompts.jsonl", "responses": "build/{d}/responses.jsonl", **TARGET},
+        writes={"tokens": "build/{d}/tokens.parquet", "summary": "build/{d}/reconstruct.json"},
+    ),
+    Stage(
+        "calibrate",
+        reads={"responses": "build/{d}/responses.jsonl", "tokens": "build/{d}/tokens.parquet", **TARGET},
+        writes={"report": "build/{d}/calibration.json"},
+    ),
+    Stage(
+        "audit",
+        keys={
+            "audit": "datasets.{d}.audit",
+            "expect": "datasets.{d}.expect",
+            "allow": "provider.allow",
+            "deny": "provider.deny",
+        },
+        reads={
+            "prompts": "build/{d}/prompts.jsonl",
+            "responses": "build/{d}/responses.jsonl",
+            "tokens": "build/{d}/tokens.parquet",
+            **TARGET,
+        },
+        writes={
+            "accepted": "build/{d}/accepted.parquet",
+            "findings": "build/{d}/audit/findings.parquet",
+            "report": "build/{d}/audit/report.html",
+            "summary": "build/{d}/audit/summary.json",
+        },
+    ),
+    Stage(
+        "gate",
+        reads={"summary": "build/{d}/audit/summary.json"},
+        writes={"verdict": "build/{d}/audit/gate.json"},
+    ),
+    Stage(
+        "extract",
+        keys={"extract": "extract"},
+        reads={"accepted": "build/{d}/accepted.parquet", "verdict": "build/{d}/audit/gate.json", **TARGET, **WEIGHTS},
+        writes={"hidden": "build/{d}/hidden", "stamp": "build/extracted/{d}.json"},
+    ),
+    Stage(
+        "train",
+        keys={"train": "train", "names": "names"},
+        reads={"stamps": "build/extracted", "hidden": "build/{each}/hidden", **TARGET, **WEIGHTS},
+        writes={"checkpoint": "build/drafter/checkpoint", "log": "build/drafter/log.csv"},
+        per_dataset=False,
+    ),
+    Stage(
+        "evaluate",
+        keys={"evaluate": "evaluate", "digest": "inputs.evaluate"},
+        reads={"checkpoint": "build/drafter/checkpoint", **TARGET, **WEIGHTS},
+        writes={"eval": "build/drafter/eval.json"},
+        per_dataset=False,
+    ),
+    Stage(
+        "export",
+        reads={"checkpoint": "build/drafter/checkpoint", "eval": "build/drafter/eval.json", **TARGET},
+        writes={"export": "build/drafter/export"},
+        per_dataset=False,
+    ),
+)
+
+BY_NAME = {stage.name: stage for stage in STAGES}

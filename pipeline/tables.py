@@ -1,0 +1,79 @@
+"""Parquet files: the columns are declared by the schema module of the artifact, checked on reading, atomic on writing.
+
+Apart from `artifacts` so that stages without tables start without pyarrow.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.artifacts import writing
+from pipeline.errors import ArtifactError, InputError
+
+BATCH_ROWS = 2048
+"""Rows handed over at a time; memory is flat in the number of rows."""
+
+_VERSION_KEY = b"aerie.schema"
+
+
+def versioned(fields: list[pa.Field], name: str, version: int) -> pa.Schema:
+    """Give a schema that carries its own name and version, as ``name/version``."""
+    return pa.schema(fields, metadata={_VERSION_KEY: f"{name}/{version}".encode()})
+
+
+def write_rows(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) -> int:
+    """Write rows as Parquet (zstd), in the order given; equal rows give equal bytes. Return how many."""
+    count = 0
+    with writing(path) as file, pq.ParquetWriter(file, schema, compression="zstd", write_statistics=True) as writer:
+        batch: list[dict[str, Any]] = []
+        for row in rows:
+            batch.append(row)
+            if len(batch) == BATCH_ROWS:
+                writer.write_table(pa.Table.from_pylist(batch, schema=schema))
+                count += len(batch)
+                batch = []
+        writer.write_table(pa.Table.from_pylist(batch, schema=schema))
+        count += len(batch)
+    return count
+
+
+def open_table(path: Path, schema: pa.Schema) -> pq.ParquetFile:
+    """Open a Parquet file and check that it has the columns of ``schema``, with their types.
+
+    Raises:
+        InputError: missing, cut short, not Parquet, columns missing or of another type, or another schema version.
+
+    """
+    try:
+        file = pq.ParquetFile(path)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: not a whole Parquet file: {error}") from error
+    found = file.schema_arrow
+    missing = [name for name in schema.names if name not in found.names]
+    if missing:
+        raise InputError(f"{path}: lacks the columns {missing}; it has {found.names}; needed are {schema.names}")
+    wrong = [f"{field.name} is {found.field(field.name).type}, needed {field.type}" for field in schema if found.field(field.name).type != field.type]
+    if wrong:
+        raise InputError(f"{path}: columns of another type: {'; '.join(wrong)}")
+    wanted, got = (s.metadata or {} for s in (schema, found))
+    if _VERSION_KEY in got and got[_VERSION_KEY] != wanted.get(_VERSION_KEY):
+        raise ArtifactError(f"{path}: schema {got[_VERSION_KEY].decode()}, this code reads {wanted[_VERSION_KEY].decode()}: run `dvc repro`")
+    return file
+
+
+def read_rows(path: Path, schema: pa.Schema) -> Iterator[dict[str, Any]]:
+    """Rows of a Parquet file in order, a batch in memory at a time.
+
+    Raises:
+        InputError: as `open_table`; or a page of the file is damaged.
+
+    """
+    file = open_table(path, schema)
+    try:
+        for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=schema.names):
+            yield from batch.to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: damaged Parquet file: {error}") from error

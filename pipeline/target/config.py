@@ -1,0 +1,29 @@
+"""`target`."""
+
+from pydantic import Field
+
+from pipeline.schema.target import TargetSpec
+from pipeline.section import Section
+
+
+class TinySection(Section):
+    """A stand-in target that the build trains itself, so that a newcomer needs no download."""
+
+    layers: int = Field(ge=7)
+    """At least 7, or the default auxiliary layers coincide."""
+    width: int = Field(ge=16)
+    mlp: int = Field(ge=16)
+    heads: int = Field(ge=1)
+    tokens: int = Field(ge=1)
+    """Training tokens."""
+    tokens_per_batch: int = Field(ge=1)
+    lr: float = Field(gt=0)
+    init_std: float = Field(gt=0)
+    seed: int = 0
+
+
+class TargetSection(TargetSpec):
+    """The model that is drafted for."""
+
+    tiny: TinySection | None = None
+    """How to train the stand-in; null for a real model."""

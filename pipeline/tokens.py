@@ -1,0 +1,316 @@
+"""The only loader of tokenizers; the special-token map; prompt rendering.
+
+Text is always encoded with special tokens off: a text that merely mentions ``<|im_end|>`` stays text. Special tokens
+are placed by id, from the target's checked map.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from pipeline.errors import InputError, TokenizerError
+from pipeline.schema.target import TargetRecord, TargetSpec, TokenizerSpec
+
+
+class Backend(Protocol):
+    """What a tokenizer library must give: ordinary encoding, bytes, and the named special tokens."""
+
+    special_ids: dict[str, int]
+    """Text of each special token that the tokenizer knows, to its id."""
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of ``text``, special tokens off."""
+
+    def token_bytes(self, token: int) -> bytes:
+        """Bytes of an ordinary token; empty for a special or unknown one."""
+
+
+class _Splintr:
+    """Vocabularies that splintr-rs bundles. Only `encode_ordinary` is safe: its other calls parse special tokens."""
+
+    def __init__(self, spec: TokenizerSpec) -> None:
+        import splintr
+
+        try:
+            loaded = splintr.Tokenizer.from_pretrained(spec.name)
+        except ValueError as error:
+            raise TokenizerError(f"target.tokenizer.name {spec.name!r}: {error}") from error
+        self.special_ids = dict(loaded.special_tokens())
+        self.encode = loaded.encode_ordinary
+        self._decode = loaded.decode_bytes
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes(self._decode([token]))
+
+
+class _Tiktoken:
+    """A local rank file in tiktoken's format; the special tokens are those of the target's map."""
+
+    def __init__(self, spec: TokenizerSpec, special_tokens: dict[str, int]) -> None:
+        import tiktoken
+        from tiktoken.load import load_tiktoken_bpe
+
+        if not spec.pattern:
+            raise TokenizerError("target.tokenizer.pattern: the tiktoken backend needs the split pattern; found none")
+        if not Path(spec.name).is_file():
+            raise TokenizerError(f"target.tokenizer.name {spec.name}: no such rank file")
+        self._ranks = load_tiktoken_bpe(spec.name)
+        loaded = tiktoken.Encoding(spec.name, pat_str=spec.pattern, mergeable_ranks=self._ranks, special_tokens=special_tokens)
+        self.special_ids = dict(special_tokens)
+        self.encode = loaded.encode_ordinary
+        self._bytes = {token: piece for piece, token in self._ranks.items()}
+
+    def token_bytes(self, token: int) -> bytes:
+        return bytes(self._bytes.get(token, b""))
+
+
+class _Transformers:
+    """A tokenizer that transformers loads, from a local folder or the hub; byte-level BPE only."""
+
+    def __init__(self, spec: TokenizerSpec, revision: str | None, *, trust_remote_code: bool) -> None:
+        from transformers import AutoTokenizer
+
+        try:
+            loaded = AutoTokenizer.from_pretrained(spec.name, revision=revision, trust_remote_code=trust_remote_code)
+        except (OSError, ValueError) as error:
+            raise TokenizerError(f"target.tokenizer.name {spec.name!r}: transformers cannot load it: {error}") from error
+        fast = getattr(loaded, "backend_tokenizer", None)
+        if fast is None:
+            raise TokenizerError(
+                f"target.tokenizer.name {spec.name!r}: no fast tokenizer there, so special tokens cannot be switched off; use the tiktoken backend"
+            )
+        fast.encode_special_tokens = True
+        self._fast = fast
+        added = fast.get_added_tokens_decoder()
+        self.special_ids = {token.content: index for index, token in added.items()}
+        self._special = set(added)
+        self._unicode_to_byte = {char: byte for byte, char in _byte_level_alphabet().items()}
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._fast.encode(text, add_special_tokens=False).ids)
+
+    def token_bytes(self, token: int) -> bytes:
+        piece = self._fast.id_to_token(token)
+        if piece is None or token in self._special:
+            return b""
+        try:
+            return bytes(self._unicode_to_byte[char] for char in piece)
+        except KeyError as error:
+            raise TokenizerError(f"id {token} is {piece!r}: not a byte-level token; only byte-level BPE is supported") from error
+
+
+def _byte_level_alphabet() -> dict[int, str]:
+    """Byte to printable character, as byte-level BPE writes its vocabulary (GPT-2)."""
+    plain = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    rest = [byte for byte in range(256) if byte not in plain]
+    return {**{byte: chr(byte) for byte in plain}, **{byte: chr(256 + n) for n, byte in enumerate(rest)}}
+
+
+class Tokenizer:
+    """A target's tokenizer: ordinary text to ids and back to bytes, with the model tokenizer's own habits."""
+
+    def __init__(self, spec: TokenizerSpec, backend: Backend, vocab_size: int) -> None:
+        self.spec = spec
+        self.vocab_size = vocab_size
+        self.special_ids = {text: token for text, token in backend.special_ids.items() if token < vocab_size}
+        """Special tokens that the tokenizer knows and the model has a row for."""
+        self.special_texts = {token: text for text, token in self.special_ids.items()}
+        self._backend = backend
+        self._pieces: dict[int, bytes] = {}
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of ``text`` as ordinary text; markers in it stay text.
+
+        Raises:
+            InputError: the text holds a lone surrogate, so it has no UTF-8 form.
+
+        """
+        try:
+            if self.spec.max_run is None or len(text) <= self.spec.max_run:
+                return list(self._backend.encode(text))
+            return [token for piece in _cut(text, self.spec) for token in self._backend.encode(piece)]
+        except UnicodeEncodeError as error:
+            raise InputError(f"character {error.start} is {text[error.start]!r}, a lone surrogate: the text is not valid Unicode") from error
+
+    def token_bytes(self, token: int) -> bytes:
+        """Bytes of an ordinary token; empty for a special one, an unused id, or one outside the vocabulary."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            inside = 0 <= token < self.vocab_size and token not in self.special_texts
+            piece = self._pieces[token] = self._backend.token_bytes(token) if inside else b""
+        return piece
+
+    def decode_bytes(self, ids: Sequence[int]) -> bytes:
+        """Bytes of ordinary tokens joined; special ones contribute nothing."""
+        return b"".join(map(self.token_bytes, ids))
+
+    def show(self, token: int) -> str:
+        """One token for people: its text, its special name, or what it is instead."""
+        if token in self.special_texts:
+            return self.special_texts[token]
+        if not 0 <= token < self.vocab_size:
+            return f"an id outside the vocabulary of {self.vocab_size}"
+        return self.token_bytes(token).decode("utf-8", "backslashreplace")
+
+    def sha256(self) -> str:
+        """Digest of every id's bytes, of the special tokens, and of the habits that change how text is cut."""
+        digest = hashlib.sha256()
+        for token in range(self.vocab_size):
+            piece = self._backend.token_bytes(token)
+            digest.update(len(piece).to_bytes(4, "little") + piece)
+        digest.update(repr(sorted(self.special_ids.items())).encode())
+        digest.update(repr((self.spec.pattern, self.spec.max_run, self.spec.max_chars)).encode())
+        return digest.hexdigest()
+
+
+def _cut(text: str, spec: TokenizerSpec) -> Iterator[str]:
+    """Cut a long text as Moonshot's tokenizer does before BPE: every ``max_chars``, and inside runs longer than ``max_run``.
+
+    A run is a stretch of only white space or only other characters.
+    """
+    assert spec.max_run is not None
+    width = spec.max_chars or len(text)
+    for start in range(0, len(text), width):
+        block = text[start : start + width]
+        begin = 0
+        for run in re.finditer(r"\s+|\S+", block):
+            for cut in range(run.start() + spec.max_run, run.end(), spec.max_run):
+                yield block[begin:cut]
+                begin = cut
+        yield block[begin:]
+
+
+def load_tokenizer(spec: TargetSpec) -> Tokenizer:
+    """Load a target's tokenizer, unchecked.
+
+    Raises:
+        TokenizerError: it cannot be loaded.
+
+    """
+    backend: Backend
+    if spec.tokenizer.backend == "splintr":
+        backend = _Splintr(spec.tokenizer)
+    elif spec.tokenizer.backend == "tiktoken":
+        backend = _Tiktoken(spec.tokenizer, spec.special_tokens)
+    else:
+        backend = _Transformers(spec.tokenizer, spec.revision, trust_remote_code=spec.trust_remote_code)
+    return Tokenizer(spec.tokenizer, backend, spec.vocab_size)
+
+
+def special_token_faults(spec: TargetSpec, tokenizer: Tokenizer) -> list[str]:
+    """Everything wrong with a special-token map, in both directions: text to id and id to text.
+
+    A round trip alone does not do: 163533 decodes to "chas" and back without a fault, and is not ``<|im_end|>``.
+    """
+    faults = []
+    owners: dict[int, str] = {}
+    for text, token in spec.special_tokens.items():
+        where = f"target.special_tokens[{text!r}] is {token}"
+        known = tokenizer.special_ids.get(text)
+        should = f"; the tokenizer has {text!r} at {known}" if known is not None else ""
+        if not 0 <= token < spec.vocab_size:
+            faults.append(f"{where}, outside the model's vocabulary of {spec.vocab_size}{should}")
+        elif token in owners:
+            faults.append(f"{where}, which {owners[token]!r} has already{should}")
+        elif token not in tokenizer.special_texts:
+            faults.append(f"{where}, but {token} is no special token: it is the ordinary text {tokenizer.show(token)!r}{should}")
+        elif tokenizer.special_texts[token] != text:
+            faults.append(f"{where}, but {token} is {tokenizer.special_texts[token]!r}{should}")
+        owners.setdefault(token, text)
+    for role, text in spec.roles:
+        if text is not None and text not in spec.special_tokens:
+            faults.append(f"target.roles.{role} is {text!r}, which target.special_tokens does not name")
+    return faults
+
+
+def make_record(spec: TargetSpec, tokenizer: Tokenizer) -> TargetRecord:
+    """Check a target's tokenizer and special-token map against each other, and write down the result.
+
+    Raises:
+        TokenizerError: the map and the tokenizer disagree; one message names every fault.
+
+    """
+    if faults := special_token_faults(spec, tokenizer):
+        listed = "\n  ".join(faults)
+        raise TokenizerError(
+            f"target {spec.name!r}: the special-token map does not fit the tokenizer; nothing was built:\n  {listed}\nCorrect conf/target/{spec.name}.yaml."
+        )
+    digest = tokenizer.sha256()
+    if spec.tokenizer.sha256 not in (None, digest):
+        raise TokenizerError(
+            f"target {spec.name!r}: the tokenizer's digest is {digest}, conf/target/{spec.name}.yaml expects {spec.tokenizer.sha256}: another vocabulary was loaded"
+        )
+    shared = {name: getattr(spec, name) for name in TargetSpec.model_fields}
+    return TargetRecord(**shared, tokenizer_sha256=digest)
+
+
+def open_tokenizer(record: TargetRecord) -> Tokenizer:
+    """Load the tokenizer of a checked target, and refuse any other than the one it was checked with.
+
+    Raises:
+        TokenizerError: the tokenizer cannot be loaded, or is not the recorded one.
+
+    """
+    tokenizer = load_tokenizer(record)
+    if (digest := tokenizer.sha256()) != record.tokenizer_sha256:
+        raise TokenizerError(
+            f"target {record.name!r}: the tokenizer's digest is {digest}, recorded was {record.tokenizer_sha256}; a library upgrade changed it: run `dvc repro target` and read the difference"
+        )
+    return tokenizer
+
+
+class _PromptTokenizer:
+    """What `renderers` needs of a tokenizer. Here markers are parsed, as the serving engine does with a rendered prompt."""
+
+    def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
+        self.name_or_path = record.model
+        self.unk_token_id = None
+        self.eos_token_id = record.role_id("end")
+        self._tokenizer = tokenizer
+        self._special = record.special_tokens
+        self._marker = re.compile("(" + "|".join(sorted(map(re.escape, record.special_tokens), key=len, reverse=True)) + ")")
+
+    def encode(self, text: str, *_args: Any, **_kwargs: Any) -> list[int]:
+        ids: list[int] = []
+        for piece in self._marker.split(text):
+            if piece in self._special:
+                ids.append(self._special[piece])
+            elif piece:
+                ids += self._tokenizer.encode(piece)
+        return ids
+
+    def decode(self, token_ids: Any, *_args: Any, **_kwargs: Any) -> str:
+        return "".join(map(self._tokenizer.show, token_ids))
+
+    def convert_tokens_to_ids(self, tokens: Any) -> Any:
+        return self._special.get(tokens) if isinstance(tokens, str) else [self._special.get(token) for token in tokens]
+
+
+class PromptRenderer:
+    """Messages and tools to the ids that the model reads, generation prompt included."""
+
+    def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
+        import renderers
+
+        adapter = _PromptTokenizer(record, tokenizer)
+        classes = {
+            "kimi_k25": renderers.KimiK25Renderer,
+            "kimi_k2": renderers.KimiK2Renderer,
+            "qwen3": renderers.Qwen3Renderer,
+            "deepseek_v3": renderers.DeepSeekV3Renderer,
+        }
+        self._renderer = classes[record.chat](adapter)
+
+    def render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
+        """Ids of a conversation up to the point where the model starts to write.
+
+        Raises:
+            InputError: the messages or tools cannot be rendered in this chat format.
+
+        """
+        try:
+            return list(self._renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, NotImplementedError) as error:
+            raise InputError(f"the prompt cannot be rendered: {type(error).__name__}: {error}") from error
