@@ -18,6 +18,18 @@ CONFIG = Path("build/config.json")
 
 COMMANDS = {
     "compose": "conf/ to build/config.json and build/code.json",
+    "reconstruct": "responses in a file to exact token ids",
+    "audit": "token ids in a file to a verdict and a report",
+    "calibrate": "reconstruction measured against true ids",
+    "probe": "what a target's tokenizer does",
+    "plan": "what a build would ask, and cost, before it does",
+    "providers": "endpoints, prices, quantization; which the policy admits and why not",
+    "store": "the ledger of paid responses: stats, verify, gc, export",
+    "hidden": "hidden states: stats, verify, show ID",
+    "export-data": "training data in SpecForge's or speculators' format",
+    "diff": "what changed between two versions of the data",
+    "verify": "does what git holds agree with conf/ and the code",
+    "doctor": "checks the machine, the config, the key, the tokenizer",
 }
 """Command to what it does; module `pipeline.<command>` (or `.cli` in it) has `main(argv) -> int | None`."""
 

@@ -1,0 +1,25 @@
+"""A target by name, for commands that work on files outside the build."""
+
+from pathlib import Path
+
+from pipeline.artifacts import read_model
+from pipeline.schema.target import TargetRecord
+from pipeline.tokens import Tokenizer, load_tokenizer, make_record, open_tokenizer
+
+
+def open_target(name: str) -> tuple[TargetRecord, Tokenizer]:
+    """Checked record and tokenizer of ``conf/target/<name>.yaml``, or of a fingerprint.json when ``name`` is a path to one.
+
+    Raises:
+        ConfigError: no such target.
+        TokenizerError: its special-token map does not fit its tokenizer.
+
+    """
+    if name.endswith(".json"):
+        record = read_model(Path(name), TargetRecord)
+        return record, open_tokenizer(record)
+    from pipeline.compose import target_section  # Hydra is slow to import, and stages never need it
+
+    section = target_section(name)
+    tokenizer = load_tokenizer(section)
+    return make_record(section, tokenizer), tokenizer

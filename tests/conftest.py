@@ -1,0 +1,61 @@
+"""Shared by all tests: the real Kimi-K2.5 vocabulary, the shared cases where they are there, and no network but loopback."""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.schema.target import TargetRecord
+from pipeline.targets import open_target
+from pipeline.tokens import Tokenizer
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = ROOT.parent / "shared"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def only_loopback() -> Iterator[None]:
+    """Refuse every connection that would leave this machine."""
+    connect, connect_ex = socket.socket.connect, socket.socket.connect_ex
+
+    def check(address: Any) -> None:
+        if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            raise AssertionError(f"a test tried to reach {address}")
+
+    def guarded(self: socket.socket, address: Any) -> None:
+        check(address)
+        connect(self, address)
+
+    def guarded_ex(self: socket.socket, address: Any) -> int:
+        check(address)
+        return connect_ex(self, address)
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(socket.socket, "connect", guarded)
+    patch.setattr(socket.socket, "connect_ex", guarded_ex)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="session")
+def kimi() -> TargetRecord:
+    """Kimi-K2.5's checked record."""
+    return open_target("kimi_k25")[0]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    """Kimi-K2.5's real tokenizer."""
+    return open_target("kimi_k25")[1]
+
+
+def shared_cases(area: str) -> list[dict[str, Any]]:
+    """Return the real-world cases of an area, where the folder is there."""
+    path = SHARED / "cases" / "cases.jsonl"
+    if not path.exists():
+        return []
+    rows = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line]
+    return [row for row in rows if row["area"].startswith(area)]
