@@ -77,3 +77,18 @@ def read_rows(path: Path, schema: pa.Schema) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: damaged Parquet file: {error}") from error
+
+
+def read_any(path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of a Parquet file that a user brought, whatever its columns, a batch in memory at a time.
+
+    Raises:
+        InputError: missing, not Parquet, or damaged.
+
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=BATCH_ROWS):
+                yield from batch.to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: not a whole Parquet file: {error}") from error
