@@ -1,8 +1,8 @@
 """What a stage's code is: a digest of the syntax of every module of the package that it can import.
 
 A list of files in `dvc.yaml` forgets the helper that someone imports later, and reruns a GPU stage for a comment. So the
-import closure is walked from the syntax trees, and comments, docstrings, formatting and type-checking-only imports do
-not count. Library versions count: the pins in requirements.lock of every third-party package that the closure imports.
+import closure is walked from the syntax trees; comments, docstrings and formatting do not count, and imports that only
+a type checker reads are not followed. Library versions count: the pins in requirements.lock of every third-party package that the closure imports.
 """
 
 import ast
