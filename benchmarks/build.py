@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,11 @@ def build(root: Path) -> dict[str, float]:
     process = subprocess.Popen(["dvc", "repro"], cwd=root, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     marks: list[tuple[str, float]] = [("dvc", time.monotonic())]
-    for line in process.stdout:
-        if found := _RUNNING.search(line):
-            marks.append((found[1], time.monotonic()))
+    marks.extend((found[1], time.monotonic()) for line in process.stdout if (found := _RUNNING.search(line)))
     if process.wait() != 0:
         raise SystemExit(f"dvc repro failed in {root}")
     marks.append(("end", time.monotonic()))
-    return {name: round(after - start, 2) for (name, start), (_, after) in zip(marks, marks[1:], strict=False)}
+    return {name: round(after - start, 2) for (name, start), (_, after) in pairwise(marks)}
 
 
 def digests(root: Path) -> dict[str, str]:
