@@ -19,7 +19,7 @@ ENDPOINT = {
     "context_length": 4096,
     "max_completion_tokens": None,
     "pricing": {"prompt": "0.000001", "completion": "0.000002"},
-    "supported_parameters": ["temperature", "top_p", "max_tokens", "seed", "tools"],
+    "supported_parameters": ["temperature", "top_p", "top_k", "max_tokens", "seed", "tools"],
 }
 
 
