@@ -137,3 +137,18 @@ class TableWriter:
             self._writer.write_table(table.slice(0, BATCH_ROWS))
             self._waiting = table.slice(BATCH_ROWS).to_batches()
             self._rows = max(self._rows - BATCH_ROWS, 0)
+
+
+def read_any(path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of a Parquet file that a user brought, whatever its columns, a batch in memory at a time.
+
+    Raises:
+        InputError: missing, not Parquet, or damaged.
+
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=BATCH_ROWS):
+                yield from batch.to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: not a whole Parquet file: {error}") from error
