@@ -8,8 +8,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.audit.answer import Answer, read_answer
+from pipeline.audit.calls import CALL_ROLES, Markup, read_markup
 from pipeline.audit.context import Context
-from pipeline.audit.retokenize import Run, text_runs
+from pipeline.audit.retokenize import Run, decode, text_runs
 
 Ints = NDArray[np.int64]
 
@@ -138,3 +140,31 @@ class Batch:
     def runs(self) -> list[list[Run]]:
         """Stretches of ordinary text in each completion, decoded."""
         return text_runs(self.context, self.completion.values, self.completion.starts)
+
+    @cached_property
+    def answers(self) -> list[Answer]:
+        """What each row's response line says besides text."""
+        return [read_answer(line) for line in self.responses]
+
+    @cached_property
+    def markup(self) -> list[Markup]:
+        """Tool calls of each row, read off the ids."""
+        roles = [token for role in CALL_ROLES.values() if (token := self.context.role(role)) is not None]
+        rows = set(self.completion.where(np.flatnonzero(np.isin(self.completion.values, roles)))[0].tolist())
+        none = Markup([], None)
+        return [read_markup(self.context, self.completion[row].tolist(), cut=bool(self.cut[row])) if row in rows else none for row in range(self.size)]
+
+    def content(self, row: int) -> str:
+        """Text of a row's answer after its reasoning and before its tool calls."""
+        context = self.context
+        start = int(self.hits(context.role("think_close")).first[row])
+        if start < 0 and self.cut[row] and self.opened[row]:
+            return ""
+        tools = [int(self.hits(context.role(role)).first[row]) for role in ("tools_open", "call_open")]
+        stop = min((at for at in tools if at > start), default=len(self.completion[row]))
+        return "".join(run.text for run in self.runs[row] if start < run.start < stop)
+
+    def prompt_text(self, row: int) -> str:
+        """Text of the ordinary tokens of a row's prompt."""
+        size = len(self.context.pieces)
+        return decode(b"".join(self.context.pieces[token] for token in self.prompt[row].tolist() if 0 <= token < size))[0]
