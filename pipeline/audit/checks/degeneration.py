@@ -1,14 +1,14 @@
 """Answers that go round in circles, and answers in another script than the question."""
 
-import zlib
 from collections.abc import Iterator
 
 import numpy as np
+import pyarrow as pa
 
 from pipeline.audit.batch import Batch
 from pipeline.audit.checks.registry import Complaint, check
 from pipeline.audit.config import CompressionSection, LanguageSection, LoopSection, RepeatSection
-from pipeline.audit.grams import gram_hashes
+from pipeline.audit.grams import Hashes
 from pipeline.audit.scripts import script_shares
 
 
@@ -32,8 +32,8 @@ def token_loop(batch: Batch, settings: LoopSection) -> Iterator[Complaint]:
 @check("repeated_ngrams", "Only a small share of the answer's n-grams stood in it before.")
 def repeated_ngrams(batch: Batch, settings: RepeatSection) -> Iterator[Complaint]:
     for row in np.flatnonzero(batch.completion.lengths >= settings.min_tokens).tolist():
-        hashes = gram_hashes(batch.completion[row], settings.n)
-        if not len(hashes):
+        hashes = batch.grams(row, settings.n)
+        if 1 - _at_least_distinct(hashes) / max(len(hashes), 1) <= settings.max_rate:
             continue
         _, firsts = np.unique(hashes, return_index=True)
         rate = 1 - len(firsts) / len(hashes)
@@ -43,12 +43,21 @@ def repeated_ngrams(batch: Batch, settings: RepeatSection) -> Iterator[Complaint
             yield Complaint(row, int(np.argmax(again)), f"{rate:.0%} of the {settings.n}-grams stood in the answer before")
 
 
+def _at_least_distinct(hashes: Hashes) -> int:
+    """Lower bound of the number of distinct hashes, without sorting: the buckets of a table that they fill."""
+    bits = max(len(hashes).bit_length() + 2, 8)
+    table = np.zeros(1 << bits, dtype=np.bool_)
+    table[hashes >> np.uint64(64 - bits)] = True
+    return int(np.count_nonzero(table))
+
+
 @check("compression", "The answer's text does not shrink far more than text does.")
 def compression(batch: Batch, settings: CompressionSection) -> Iterator[Complaint]:
+    codec = pa.Codec("zstd", compression_level=1)
     for row, runs in enumerate(batch.runs):
         data = b"".join(run.data for run in runs)
         if len(data) >= settings.min_bytes:
-            ratio = len(data) / len(zlib.compress(data, 1))
+            ratio = len(data) / codec.compress(data).size
             if ratio > settings.max_ratio:
                 yield Complaint(row, None, f"{len(data)} bytes of text shrink {ratio:.1f} times")
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pipeline.audit.batch import Batch, Ragged
 from pipeline.audit.checks.registry import Complaint, across
 from pipeline.audit.config import CheckSection, DuplicateSection, NearDuplicateSection
-from pipeline.audit.grams import gram_hashes, mix, sequence_hash
+from pipeline.audit.grams import mix, sequence_hash
 
 Names = Callable[[int], str]
 _SEED = 0
@@ -64,7 +64,7 @@ def duplicate_completions(facts: NDArray[Any], name: Names, _settings: Duplicate
 def signatures(batch: Batch, settings: NearDuplicateSection) -> NDArray[np.uint32]:
     """MinHash signature of the set of each answer's n-grams; zeros for one that is too short; [rows, permutations], uint32."""
     lengths = batch.completion.lengths
-    grams = [gram_hashes(batch.completion[row], settings.n) if lengths[row] >= settings.min_tokens else np.zeros(0, np.uint64) for row in range(batch.size)]
+    grams = [batch.grams(row, settings.n) if lengths[row] >= settings.min_tokens else np.zeros(0, np.uint64) for row in range(batch.size)]
     offsets = np.concatenate([[0], np.cumsum([len(found) for found in grams])]).astype(np.uint64)
     flat = np.concatenate([*grams, np.zeros(0, np.uint64)])
     matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(flat, offsets, settings.permutations, _SEED)

@@ -1,7 +1,7 @@
 """Ids that a model cannot or should not emit, and bytes that are no text."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -10,6 +10,8 @@ from pipeline.audit.checks.registry import Complaint, check
 from pipeline.audit.config import CheckSection, CountSection
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_C0 = bytes([*range(9), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])
+_REPLACEMENT = re.compile("\ufffd")
 """C0 without tab, line feed and carriage return; DEL; C1."""
 
 STRUCTURAL = {"think_close", "tools_open", "call_open", "call_args_open", "call_close", "tools_close", "end"}
@@ -98,11 +100,16 @@ def token_at(batch: Batch, ids: list[int], byte: int) -> int:
     return int(np.searchsorted(ends, byte, side="right"))
 
 
-def _characters(batch: Batch, pattern: re.Pattern[str], what: str, settings: CountSection) -> Iterator[Complaint]:
+def _may_have_control(data: bytes) -> bool:
+    """Whether a search for control characters is worth while: a C0 byte or DEL, or the lead byte of C1."""
+    return b"\xc2" in data or len(data.translate(None, _C0)) != len(data)
+
+
+def _characters(batch: Batch, pattern: re.Pattern[str], may_have: Callable[[bytes], bool], what: str, settings: CountSection) -> Iterator[Complaint]:
     for row, runs in enumerate(batch.runs):
         found = 0
         first = None
-        for run in runs:
+        for run in filter(lambda run: may_have(run.data), runs):
             text = run.text if run.bad_byte is None else run.data.decode("utf-8", "ignore")
             for match in pattern.finditer(text):
                 found += 1
@@ -115,9 +122,9 @@ def _characters(batch: Batch, pattern: re.Pattern[str], what: str, settings: Cou
 
 @check("replacement_characters", "The answer has no U+FFFD, the mark of bytes that some server could not decode.")
 def replacement_characters(batch: Batch, settings: CountSection) -> Iterator[Complaint]:
-    return _characters(batch, re.compile("\ufffd"), "replacement characters (U+FFFD)", settings)
+    return _characters(batch, _REPLACEMENT, lambda data: b"\xef\xbf\xbd" in data, "replacement characters (U+FFFD)", settings)
 
 
 @check("control_characters", "The answer has no control characters but tab and line ends.")
 def control_characters(batch: Batch, settings: CountSection) -> Iterator[Complaint]:
-    return _characters(batch, _CONTROL, "control characters", settings)
+    return _characters(batch, _CONTROL, _may_have_control, "control characters", settings)
