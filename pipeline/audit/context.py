@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.audit.config import ExpectSection
+from pipeline.audit.heldout import Heldout
 from pipeline.schema.target import TargetRecord
 from pipeline.tokens import Tokenizer
 
@@ -23,6 +24,8 @@ class Context:
     """Bytes of each id below the vocabulary's size; empty for special and reserved ids."""
     ordinary: NDArray[np.bool_]
     """Whether an id stands for bytes of text; [vocab_size]."""
+    heldout: Heldout | None = None
+    """Evaluation prompts that must not be trained on, where they are given."""
 
     def role(self, name: str) -> int | None:
         """Id of the token that plays a role, or None where the format has none."""
@@ -35,8 +38,9 @@ def make_context(
     expect: ExpectSection | None = None,
     allow: list[str] | None = None,
     deny: list[str] | None = None,
+    heldout: Heldout | None = None,
 ) -> Context:
     """Tabulate a target's vocabulary once; a few hundred milliseconds."""
     pieces = [tokenizer.token_bytes(token) for token in range(record.vocab_size)]
     ordinary = np.fromiter(map(bool, pieces), dtype=np.bool_, count=len(pieces))
-    return Context(record, tokenizer, expect or ExpectSection(), tuple(allow or ()), tuple(deny or ()), pieces, ordinary)
+    return Context(record, tokenizer, expect or ExpectSection(), tuple(allow or ()), tuple(deny or ()), pieces, ordinary, heldout)

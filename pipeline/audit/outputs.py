@@ -45,5 +45,5 @@ def write_accepted(source: Source, tally: Tally, path: Path) -> None:
     start = 0
     with writing_table(path, TOKENS) as accepted:
         for table in source.small_tables():
-            accepted.write(table.filter(pa.array(tally.keep[start : start + table.num_rows], type=pa.bool_())))
+            accepted.write(table.filter(pa.array(tally.keep[start : start + table.num_rows])))
             start += table.num_rows
