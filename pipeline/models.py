@@ -56,6 +56,21 @@ def find_source(folder: Path) -> Source:
     return Source(str(folder), sha256=sha256_folder(folder))
 
 
+def read_text_config(source: Source) -> Any:
+    """Transformers config of a target's text model, without its weights.
+
+    Raises:
+        ArtifactError: it cannot be read.
+
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(source.name, **source.options()).get_text_config()
+    except (OSError, ValueError, ImportError) as error:
+        raise ArtifactError(f"{source.name}: transformers cannot read this model's config: {error}") from error
+
+
 def use_threads(threads: int | None) -> None:
     """Fix the number of CPU threads: sums are split by it, so the last bit of a result may depend on it."""
     if threads is not None:
