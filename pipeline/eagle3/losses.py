@@ -96,8 +96,9 @@ class _HeadLoss(torch.autograd.Function):
             part, at = hidden[start : start + CHUNK], positions[start : start + CHUNK]
             wanted = teacher.logits(at)
             full = None if teacher.full is None else teacher.full[at]
+            logits = (part @ cast.T).float().detach()
             with torch.enable_grad():
-                logits = (part @ cast.T).float().requires_grad_()
+                logits.requires_grad_()
                 loss = row_losses(kind, logits, wanted, full).sum()
             (slope,) = torch.autograd.grad(loss, logits)
             total += loss.detach()
