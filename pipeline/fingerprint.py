@@ -34,6 +34,9 @@ DISTRIBUTIONS = {
 }
 """Import name to the name on the package index, where they differ."""
 
+EXTRAS = frozenset({"datasets"})
+"""Packages of an optional extra of pyproject.toml: imported where they are used, not installed by default, so not pinned."""
+
 
 @dataclass(frozen=True, slots=True)
 class Module:
@@ -199,7 +202,7 @@ def libraries(reached: dict[str, set[str]], pins: dict[str, str]) -> dict[str, s
         ConfigError: one of them is not pinned.
 
     """
-    tops = {name.split(".")[0] for names in reached.values() for name in names} - {PACKAGE, ""} - set(sys.stdlib_module_names)
+    tops = {name.split(".")[0] for names in reached.values() for name in names} - {PACKAGE, ""} - EXTRAS - set(sys.stdlib_module_names)
     found = {}
     for top in sorted(tops):
         name = _normalised(DISTRIBUTIONS.get(top, top))
