@@ -126,5 +126,5 @@ def causal_diagonal(
 ) -> torch.Tensor:
     """Attend from q [heads, queries, dim] to k0, v0 [kv_heads, keys, dim] and to each query's own (key, value) [kv_heads, queries, dim] of later steps."""
     flat = [part for pair in diagonals for part in pair]
-    attended: torch.Tensor = _CausalDiagonal.apply(q, k0, v0, blocks, scale, *flat)
+    attended: torch.Tensor = _CausalDiagonal.apply(q, k0, v0, blocks, scale, *flat)  # type: ignore[no-untyped-call]
     return attended

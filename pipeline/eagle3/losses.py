@@ -129,4 +129,4 @@ def head_loss(hidden: torch.Tensor, head: torch.Tensor, teacher: Teacher, positi
         kind: which loss.
 
     """
-    return HeadLoss(*_HeadLoss.apply(hidden, head, teacher, positions, kind))
+    return HeadLoss(*_HeadLoss.apply(hidden, head, teacher, positions, kind))  # type: ignore[no-untyped-call]
