@@ -85,6 +85,10 @@ class Encoder:
         self._encode = tokenizer.encode_flat
         self._known: dict[str, bytes] = {}
 
+    def know(self, text: str, ids: Sequence[int]) -> None:
+        """Take ids that are known otherwise as those of a text."""
+        self._known[text] = pack(ids)
+
     def __call__(self, text: str) -> bytes:
         """Ids of an ordinary text, as bytes."""
         known = self._known.get(text)

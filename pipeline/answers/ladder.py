@@ -9,7 +9,7 @@ from pipeline.answers.assemble import Built, Encoder, assemble
 from pipeline.answers.emitted import agrees, as_ids, impossible, spans_of
 from pipeline.answers.formats import CallIds, Thinking, format_of
 from pipeline.answers.habits import SEAMS, Habits
-from pipeline.answers.logprobs import Found, Vocabulary, ids_of
+from pipeline.answers.logprobs import Found, Vocabulary, found_in, joined
 from pipeline.answers.markers import Markers
 from pipeline.answers.readings import Context, Reading, readings
 from pipeline.answers.seams import MAX_EXTRA, Change, describe, variants
@@ -58,16 +58,35 @@ class Rebuilder:
         notes: list[str] = []
         if set(answer.rejects) - {"reasoning_not_raw"}:
             return Outcome(None, notes=bill.notes, reasons=answer.rejects)
-        if answer.given or answer.logprobs is not None:
-            for source, value in answer.given:
-                if (outcome := self._returned(answer, bill, thinking, source, value, notes)) is not None:
-                    return outcome
-            if answer.logprobs and (outcome := self._logprobs(answer, bill, habits, thinking, notes)) is not None:
+        for source, value in answer.given:
+            if (outcome := self._returned(answer, bill, thinking, source, value, notes)) is not None:
                 return outcome
+        parts = found_in(answer.logprobs, self.vocabulary) if answer.logprobs else []
+        if parts and (outcome := self._logprobs(answer, bill, habits, thinking, parts, notes)) is not None:
+            return outcome
+        encode = Encoder(self.tokenizer)
         try:
-            return self._rebuilt(answer, bill, habits, thinking, calls_before, notes)
+            if parts and self._cover(answer, parts, encode):
+                notes.append("logprobs_partial")
+            return self._rebuilt(answer, bill, habits, thinking, calls_before, encode, notes)
         except InputError:
             return Outcome(None, notes=tuple(notes), reasons=("text_not_utf8",))
+
+    def _cover(self, answer: Answer, parts: list[Found], encode: Encoder) -> int:
+        """Use logprobs where they cover: each stretch between special tokens whose ids are all certain. Return how many stretches."""
+        special = self.tokenizer.special_texts
+        known: dict[str, set[tuple[int, ...]]] = {}
+        for part in parts:
+            for is_text, group in itertools.groupby(part.ids, lambda token: token not in special):
+                ids = tuple(group)
+                sure = [token for token in ids if token is not None]
+                if is_text and len(sure) == len(ids) and not impossible(sure, self.record, self.tokenizer):
+                    known.setdefault(self.tokenizer.decode_bytes(sure).decode("utf-8", "replace"), set()).add(tuple(sure))
+        fields = {answer.reasoning, answer.content, *(call.arguments for call in answer.calls)}
+        usable = {text: ways for text, ways in known.items() if text in fields and len(ways) == 1 and "\ufffd" not in text}
+        for text, (way,) in usable.items():
+            encode.know(text, way)
+        return len(usable)
 
     def _returned(self, answer: Answer, bill: Bill, thinking: Thinking, source: str, value: object, notes: list[str]) -> Outcome | None:
         """Rung `ids`."""
@@ -83,29 +102,28 @@ class Rebuilder:
             return None
         return self._known("ids", built, ids, answer, bill, (*notes, "engine_ids_used", *bill.notes))
 
-    def _logprobs(self, answer: Answer, bill: Bill, habits: Habits, thinking: Thinking, notes: list[str]) -> Outcome | None:
+    def _logprobs(self, answer: Answer, bill: Bill, habits: Habits, thinking: Thinking, parts: list[Found], notes: list[str]) -> Outcome | None:
         """Rung `logprobs`, where the entries cover the whole answer."""
-        whole, _ = ids_of(answer.logprobs, self.vocabulary)
-        for found in whole:
-            for ids in self._completed(found, answer, bill, habits):
-                if impossible(ids, self.record, self.tokenizer):
-                    continue
-                built = spans_of(ids, self.record, self.markers, thinking)
-                if agrees(answer, built, ids, self.tokenizer, self.markers):
-                    extra = ("end_token_from_finish_reason",) if len(ids) != len(found.ids) else ()
-                    return self._known("ids" if found.explicit else "logprobs", built, ids, answer, bill, (*notes, *extra, *bill.notes))
-        notes.append("logprobs_do_not_cover_the_answer" if whole else "logprobs_not_certain")
+        whole = joined(parts)
+        sampled = whole.certain()
+        if not sampled:
+            notes.append("logprobs_not_certain")
+            return None
+        ids = self._completed(sampled, answer, bill, habits)
+        if not impossible(ids, self.record, self.tokenizer):
+            built = spans_of(ids, self.record, self.markers, thinking)
+            if agrees(answer, built, ids, self.tokenizer, self.markers):
+                extra = ("end_token_from_finish_reason",) if len(ids) != len(sampled) else ()
+                return self._known("ids" if whole.explicit else "logprobs", built, ids, answer, bill, (*notes, *extra, *bill.notes))
+        notes.append("logprobs_do_not_cover_the_answer")
         return None
 
-    def _completed(self, found: Found, answer: Answer, bill: Bill, habits: Habits) -> Iterator[list[int]]:
-        """The ids, with the end token added when the answer stopped by itself and only that one is missing."""
+    def _completed(self, ids: list[int], answer: Answer, bill: Bill, habits: Habits) -> list[int]:
+        """The ids, with the end token added when the answer stopped by itself and the bill says that only this one is missing."""
         end = self.record.role_id("end")
-        if answer.finish == "stop" and end is not None and found.ids[-1:] != [end]:
-            missing = bill.tokens == len(found.ids) + 1 or (bill.tokens == len(found.ids) and not habits.bills_end)
-            if missing:
-                yield [*found.ids, end]
-            return
-        yield found.ids
+        if end is None or answer.finish != "stop" or ids[-1] == end:
+            return ids
+        return [*ids, end] if bill.tokens == len(ids) + habits.bills_end else ids
 
     def _known(self, evidence: Evidence, built: Built, ids: list[int], answer: Answer, bill: Bill, notes: tuple[str, ...]) -> Outcome:
         """An outcome whose ids are known; a cut or unended answer is flagged all the same."""
@@ -120,9 +138,8 @@ class Rebuilder:
         delta = None if bill.tokens is None else bill.tokens - len(ids)
         return Outcome(built, evidence, delta, notes, tuple(reasons))
 
-    def _rebuilt(self, answer: Answer, bill: Bill, habits: Habits, thinking: Thinking, calls_before: int | None, notes: list[str]) -> Outcome:
+    def _rebuilt(self, answer: Answer, bill: Bill, habits: Habits, thinking: Thinking, calls_before: int | None, encode: Encoder, notes: list[str]) -> Outcome:
         """Rungs `count` and `text`."""
-        encode = Encoder(self.tokenizer)
         options = list(readings(answer, self.context, thinking, calls_before))
         first = assemble(options[0].pieces, encode)
         if answer.empty:
@@ -140,6 +157,8 @@ class Rebuilder:
         fitting = [n for n, built in enumerate(builts) if self._billed(built, habits) == bill.tokens]
         if len(fitting) == 1:
             chosen, built = options[fitting[0]], builts[fitting[0]]
+            if any("\ufffd" in piece.text for piece in chosen.pieces):
+                return self._outcome("text", chosen, built, bill, habits, notes, ("replacement_character",), plain)
             if habits.strips and (same := self._same_count(chosen, len(built), habits, encode)):
                 return self._outcome("text", chosen, built, bill, habits, [*notes, f"equal_count {same}"], ("edge_whitespace_suspected",), plain)
             return self._outcome("count", chosen, built, bill, habits, notes, (), plain)

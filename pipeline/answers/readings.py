@@ -101,6 +101,9 @@ def _splits(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking
     elif not reasoning and close in content:
         before, _, after = content.partition(close)
         yield before, True, after, (*repairs, "split_close_tag_in_content")
+        if thinking == "open":
+            yield "", True, content, (*repairs, "literal_close_tag")
+        return
     elif repairs:
         yield reasoning, literal[1], content, tuple(repairs)
     yield literal if thinking == "open" or answer.reasoning else ("", False, answer.content, ())
@@ -157,6 +160,8 @@ def _judged(view: View, answer: Answer, thinking: Thinking) -> View:
         return replace(view, cut_in=where, reasons=(*view.reasons, code))
     if view.reasoning and not view.body and not answer.calls and not view.raw_calls:
         return replace(view, rejects=("no_think_close", "empty_answer"))
+    if "literal_close_tag" in view.repairs:
+        return replace(view, reasons=(*view.reasons, "literal_close_tag"))
     if thinking == "open" and not view.reasoning and view.body:
         return replace(view, repairs=(*view.repairs, "reasoning_empty"))
     return view
@@ -277,8 +282,8 @@ def _tails(answer: Answer, view: View, calls: tuple[Piece, ...], context: Contex
             yield whole[: len(whole) - keep + 1], ()
         return
     yield (*whole, markers.piece("end")), ()
-    if close and calls and view.reasoning and not body:
-        yield (*start, *calls, markers.piece("end")), ("tool_section_inside_reasoning",)
+    if close and view.reasoning and (*body, *calls)[0:1] and (*body, *calls)[0].kind in ("tools_open", "call_open"):
+        yield (*start, *body, *calls, markers.piece("end")), ("tool_section_inside_reasoning",)
     if answer.finish == "unknown":
         yield whole, ("finish_unknown",)
 
