@@ -1,22 +1,129 @@
-"""conf/ to build/config.json (composed, validated, resolved) and build/code.json: the only importer of Hydra."""
+"""conf/ to build/config.json (composed, validated, resolved) and build/code.json: the only importer of Hydra.
 
+`dvc repro` does not compose Hydra configs, so this is the first stage: it depends on conf/, pipeline/, data/ and the two
+keys of params.yaml, and every other stage takes the keys that it reads from build/config.json, as DVC params.
+"""
+
+import io
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
+from pipeline.artifacts import read_bytes, sha256_file, write_json, write_text
+from pipeline.audit.config import AuditSection, ExpectSection
 from pipeline.errors import ConfigError
+from pipeline.evaluate.config import EvaluateSection
+from pipeline.extract.config import ExtractSection
+from pipeline.fingerprint import fingerprints
+from pipeline.generate.config import BudgetSection, ProviderSection, SamplingSection
+from pipeline.prompts.config import PromptsSection
+from pipeline.section import Section
+from pipeline.stages import STAGES
 from pipeline.target.config import TargetSection
+from pipeline.train.config import TrainSection
 
 CONF = Path("conf")
+PARAMS = Path("params.yaml")
+BUILD = Path("build")
+RESERVED = frozenset({"target", "drafter", "extracted", "evaluate"})
+"""Names that build/ and build/config.json use for something else."""
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
+_SECRET = re.compile(r"\b(sk|hf|key)[-_][A-Za-z0-9_-]{16,}")
 
 
-def compose_tree(name: str, overrides: list[str], conf: Path = CONF) -> dict[str, Any]:
+class DatasetSection(Section):
+    """`conf/dataset/<name>.yaml`, with the audit's section merged in."""
+
+    prompts: PromptsSection
+    sampling: SamplingSection
+    budget: BudgetSection
+    send_tools: bool
+    """Whether the request offers the tools; if not, the model writes calls as text."""
+    expect: ExpectSection
+    audit: AuditSection
+
+
+class BuildConfig(Section):
+    """All of build/config.json."""
+
+    names: list[str]
+    """Datasets, sorted: their order is no input of the build."""
+    datasets: dict[str, DatasetSection]
+    inputs: dict[str, str | None]
+    """Dataset, or `evaluate`, to the digest of its prompt file: DVC sees a changed file as a changed param."""
+    budget: BudgetSection
+    target: TargetSection
+    provider: ProviderSection
+    audit: AuditSection
+    extract: ExtractSection
+    train: TrainSection
+    evaluate: EvaluateSection
+
+
+class Params(NamedTuple):
+    """params.yaml: what to build."""
+
+    datasets: list[str]
+    overrides: list[str]
+
+
+def _load_yaml(path: Path) -> Any:
+    """Load YAML as DVC reads it (YAML 1.2)."""
+    try:
+        return YAML(typ="safe").load(read_bytes(path))
+    except YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from error
+
+
+def read_params(path: Path = PARAMS) -> Params:
+    """Read params.yaml.
+
+    Raises:
+        ConfigError: missing or malformed; every mistake is named.
+
+    """
+    if not path.exists():
+        raise ConfigError(f"{path} is missing: it names the datasets to build, for example `datasets: [reasoning]` and `overrides: []`")
+    found = _load_yaml(path)
+    if not isinstance(found, dict) or set(found) != {"datasets", "overrides"}:
+        has = sorted(found) if isinstance(found, dict) else found
+        raise ConfigError(f"{path}: needs exactly the keys `datasets` and `overrides` (lists); found {has}")
+    names, overrides = found["datasets"], found["overrides"]
+    faults = []
+    if not isinstance(names, list) or not names:
+        faults.append(f"datasets: needs a list with at least one name; found {names!r}")
+        names = []
+    for name in names:
+        if not isinstance(name, str) or not _NAME.match(name):
+            faults.append(f"datasets: {name!r} is no dataset name: a letter, then letters, digits, _ or -")
+        elif name in RESERVED:
+            faults.append(f"datasets: {name!r} is taken by the build itself; other such names: {sorted(RESERVED)}")
+        elif not (CONF / "dataset" / f"{name}.yaml").exists():
+            there = sorted(file.stem for file in (CONF / "dataset").glob("*.yaml"))
+            faults.append(f"datasets: {name!r} has no file {CONF}/dataset/{name}.yaml; there are {there}")
+    if repeated := sorted({str(name) for name in names if names.count(name) > 1}):
+        faults.append(f"datasets: named more than once: {repeated}")
+    if not isinstance(overrides, list) or not all(isinstance(override, str) for override in overrides):
+        faults.append(f"overrides: needs a list of strings such as 'train.lr=3e-4'; found {overrides!r}")
+    if faults:
+        raise ConfigError(f"{path}:\n  " + "\n  ".join(faults))
+    return Params(names, overrides)
+
+
+def compose_tree(name: str, overrides: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
     """Compose one config and resolve it once; a resolver with a changing value is asked only here.
+
+    Returns the tree, and which file was chosen in each group.
 
     Raises:
         ConfigError: Hydra cannot find, parse or resolve it; the message is Hydra's own.
@@ -24,13 +131,18 @@ def compose_tree(name: str, overrides: list[str], conf: Path = CONF) -> dict[str
     """
     GlobalHydra.instance().clear()
     try:
-        with initialize_config_dir(config_dir=str(conf.resolve()), version_base="1.3"):
-            tree = compose(name, overrides=overrides)
+        with initialize_config_dir(config_dir=str(CONF.resolve()), version_base="1.3"):
+            tree = compose(name, overrides=overrides, return_hydra_config=True)
+        choices = dict(tree.hydra.runtime.choices)
+        OmegaConf.set_struct(tree, False)
+        del tree["hydra"]
         OmegaConf.resolve(tree)
-        return dict(OmegaConf.to_container(tree))  # type: ignore[arg-type]
+        if missing := sorted(map(str, OmegaConf.missing_keys(tree))):
+            raise ConfigError(f"{CONF}/: values still to be given (???): {', '.join(missing)}")
+        return dict(OmegaConf.to_container(tree)), choices  # type: ignore[arg-type]
     except (HydraException, OmegaConfBaseException) as error:
         cause = f"\n  {error.__cause__}" if error.__cause__ else ""
-        raise ConfigError(f"{conf}/{name}.yaml cannot be composed: {error}{cause}") from error
+        raise ConfigError(f"{CONF}/ cannot be composed: {error}{cause}") from error
 
 
 def target_section(name: str) -> TargetSection:
@@ -43,4 +155,174 @@ def target_section(name: str) -> TargetSection:
     known = sorted(path.stem for path in (CONF / "target").glob("*.yaml"))
     if name not in known:
         raise ConfigError(f"no target {name!r}: {CONF}/target/ has {known}")
-    return TargetSection.model_validate(compose_tree(f"target/{name}", [])["target"])
+    tree, _ = compose_tree(f"target/{name}", [])
+    try:
+        return TargetSection.model_validate(tree["target"])
+    except ValidationError as error:
+        raise ConfigError(f"{CONF}/target/{name}.yaml:\n  " + "\n  ".join(map(_mistake, error.errors()))) from error
+
+
+def ambiguous_scalars(path: Path) -> list[str]:
+    """Values that Hydra and DVC read differently (`on`, `010`, `12:30:45`), each with what to do."""
+    ours, theirs = _load_yaml(path), OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    return [f"{path}: {where}: Hydra reads {b!r}, DVC reads {a!r}: put quotes around it, or write it plainly" for where, a, b in _differences(ours, theirs, "")]
+
+
+def _differences(a: Any, b: Any, where: str) -> list[tuple[str, Any, Any]]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        if list(a) != list(b):
+            return [(where or "keys", list(a), list(b))]
+        return [found for key in a for found in _differences(a[key], b[key], f"{where}.{key}".lstrip("."))]
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return [found for n, (x, y) in enumerate(zip(a, b, strict=True)) for found in _differences(x, y, f"{where}[{n}]")]
+    return [] if type(a) is type(b) and a == b else [(where, a, b)]
+
+
+def _merged(base: Any, over: Any) -> Any:
+    """``base`` with the keys of ``over`` laid on top, deeply."""
+    if isinstance(base, dict) and isinstance(over, dict):
+        return {**base, **{key: _merged(base.get(key), value) for key, value in over.items()}}
+    return over
+
+
+def _secrets(value: Any, where: str) -> list[str]:
+    """Dotted paths of strings that look like an API key; the value itself is not repeated."""
+    if isinstance(value, dict):
+        return [found for key, item in value.items() for found in _secrets(item, f"{where}.{key}".lstrip("."))]
+    if isinstance(value, list):
+        return [found for n, item in enumerate(value) for found in _secrets(item, f"{where}[{n}]")]
+    return [where] if isinstance(value, str) and _SECRET.search(value) else []
+
+
+def _mistake(error: Any) -> str:
+    where = ".".join(map(str, error["loc"]))
+    if error["type"] == "extra_forbidden":
+        return f"{where}: no such key; found {error['input']!r}"
+    found = "" if error["type"] == "missing" else f"; found {error['input']!r}"
+    return f"{where}: {error['msg']}{found}"
+
+
+def _origin(loc: tuple[Any, ...], choices: dict[str, str], overrides: list[str]) -> str:
+    """Tell the file, or the override, that a composed value came from."""
+    path = ".".join(map(str, loc))
+    for override in overrides:
+        key = override.lstrip("+~").partition("=")[0]
+        if key and (path == key or path.startswith(f"{key}.") or key.startswith(f"{path}.")):
+            return f"{PARAMS}, override {override!r}"
+    if loc and loc[0] == "datasets" and len(loc) > 1:
+        return f"{CONF}/dataset/{loc[1]}.yaml"
+    if loc and loc[0] in choices:
+        return f"{CONF}/{loc[0]}/{choices[loc[0]]}.yaml"
+    return f"{CONF}/config.yaml"
+
+
+def _known_keys(loc: tuple[Any, ...]) -> list[str]:
+    """Keys that the model has where an unknown one was found."""
+    model: Any = BuildConfig
+    for part in loc[:-1]:
+        annotation = model.model_fields[part].annotation if isinstance(model, type) and issubclass(model, Section) and part in model.model_fields else None
+        inner = getattr(annotation, "__args__", (annotation,))
+        model = next((item for item in inner if isinstance(item, type) and issubclass(item, Section)), model if annotation is None else None)
+        if model is None:
+            return []
+    return sorted(model.model_fields)
+
+
+def validate(tree: dict[str, Any], choices: dict[str, str], overrides: list[str]) -> BuildConfig:
+    """Check the composed tree against the section models.
+
+    Raises:
+        ConfigError: one message names every mistake by dotted path, value, what is allowed, and the file it came from.
+
+    """
+    try:
+        return BuildConfig.model_validate(tree)
+    except ValidationError as error:
+        lines = []
+        for mistake in error.errors():
+            loc = mistake["loc"]
+            allowed = f"; known here: {_known_keys(loc)}" if mistake["type"] == "extra_forbidden" else ""
+            lines.append(f"{_mistake(mistake)}{allowed}  [{_origin(loc, choices, overrides)}]")
+        count = f"{len(lines)} mistakes" if len(lines) > 1 else "1 mistake"
+        raise ConfigError(f"the configuration has {count}:\n  " + "\n  ".join(lines)) from error
+
+
+def _digest(path: str, where: str) -> str:
+    """Digest of a prompt file, which must lie under data/, so that DVC sees it change."""
+    file = Path(path)
+    if file.is_absolute() or ".." in file.parts or file.parts[:1] != ("data",):
+        raise ConfigError(f"{where} is {path!r}: a prompt file must lie under data/ (put it or link it there), or DVC cannot see it change")
+    if not file.is_file():
+        raise ConfigError(f"{where} is {path!r}, and there is no such file")
+    return sha256_file(file)
+
+
+def build_config(params: Params) -> BuildConfig:
+    """Compose and validate the whole build.
+
+    Raises:
+        ConfigError: with everything that is wrong.
+
+    """
+    if faults := [fault for path in sorted(CONF.rglob("*.yaml")) for fault in ambiguous_scalars(path)]:
+        raise ConfigError("values that Hydra and DVC read differently:\n  " + "\n  ".join(faults))
+    names = sorted(params.datasets)
+    groups = [f"+dataset@datasets.{name}={name}" for name in names]
+    tree, choices = compose_tree("config", [*groups, *params.overrides])
+    if found := _secrets(tree, ""):
+        raise ConfigError(
+            f"these values look like API keys: {', '.join(found)}. A key is read from the environment; name its variable in provider.api_key_env."
+        )
+    if extra := sorted(set(tree["datasets"]) - set(names)):
+        raise ConfigError(f"{PARAMS}: overrides speak of datasets that `datasets` does not name: {extra}")
+    for name in names:
+        dataset = tree["datasets"][name]
+        if isinstance(dataset, dict):
+            dataset["audit"] = _merged(tree.get("audit"), dataset.get("audit") or {})
+    config = validate({**tree, "names": names, "inputs": {}}, choices, params.overrides)
+    inputs = {name: _digest(config.datasets[name].prompts.path, f"datasets.{name}.prompts.path") for name in names}
+    inputs["evaluate"] = _digest(config.evaluate.path, "evaluate.path")
+    return config.model_copy(update={"inputs": inputs})
+
+
+def _as_yaml(config: BuildConfig) -> str:
+    text = io.StringIO()
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.width = 160
+    yaml.dump(config.model_dump(mode="json"), text)
+    return f"# Written by `python -m pipeline compose` for people to read; stages read config.json. Edit {CONF}/ and {PARAMS} instead.\n{text.getvalue()}"
+
+
+def forget_removed(names: list[str]) -> list[Path]:
+    """Remove the files kept in git of datasets that params.yaml no longer names: train must not see their stamps."""
+    kept = {template for stage in STAGES if stage.per_dataset for template in stage.writes.values() if template.endswith(".json")}
+    gone = []
+    for template in sorted(kept):
+        pattern = re.compile(re.escape(template).replace(r"\{d\}", "([^/]+)") + r"\Z")
+        for path in BUILD.parent.glob(template.format(d="*")):
+            match = pattern.match(path.as_posix())
+            if match and match[1] not in names and match[1] not in RESERVED:
+                path.unlink()
+                gone.append(path)
+    return gone
+
+
+def main(argv: list[str]) -> None:
+    """Write build/config.json, build/config.yaml and build/code.json.
+
+    Raises:
+        ConfigError: conf/, params.yaml or the code cannot be built from; nothing is written.
+
+    """
+    if argv:
+        raise ConfigError(f"python -m pipeline compose: takes no arguments (edit {PARAMS} and {CONF}/); found {argv}")
+    params = read_params()
+    config = build_config(params)
+    code = fingerprints(Path(), [stage.name for stage in STAGES])
+    write_json(BUILD / "config.json", config)
+    write_text(BUILD / "config.yaml", _as_yaml(config))
+    write_json(BUILD / "code.json", code)
+    for path in forget_removed(config.names):
+        print(f"removed {path}: its dataset is no longer in {PARAMS}")
+    print(f"composed {len(config.names)} datasets: {', '.join(config.names)}; target {config.target.name}, provider {config.provider.kind}")

@@ -6,6 +6,7 @@ are placed by id, from the target's checked map.
 
 import hashlib
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,8 +24,15 @@ class Backend(Protocol):
     def encode(self, text: str) -> list[int]:
         """Ids of ``text``, special tokens off."""
 
+    def encode_flat(self, text: str) -> bytes:
+        """The same ids as little-endian uint32 bytes."""
+
     def token_bytes(self, token: int) -> bytes:
         """Bytes of an ordinary token; empty for a special or unknown one."""
+
+
+def _pack(ids: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(ids)}I", *ids)
 
 
 class _Splintr:
@@ -40,6 +48,14 @@ class _Splintr:
         self.special_ids = dict(loaded.special_tokens())
         self.encode = loaded.encode_ordinary
         self._decode = loaded.decode_bytes
+        self._flat = loaded.encode_flat
+        self._stems = sorted({"<|" if text.startswith("<|") else text for text in self.special_ids})
+
+    def encode_flat(self, text: str) -> bytes:
+        # splintr's flat call, three times as fast, parses special tokens: only for texts that cannot hold one
+        if any(stem in text for stem in self._stems):
+            return _pack(self.encode(text))
+        return bytes(self._flat(text))
 
     def token_bytes(self, token: int) -> bytes:
         return bytes(self._decode([token]))
@@ -61,6 +77,9 @@ class _Tiktoken:
         self.special_ids = dict(special_tokens)
         self.encode = loaded.encode_ordinary
         self._bytes = {token: piece for piece, token in self._ranks.items()}
+
+    def encode_flat(self, text: str) -> bytes:
+        return _pack(self.encode(text))
 
     def token_bytes(self, token: int) -> bytes:
         return bytes(self._bytes.get(token, b""))
@@ -90,6 +109,9 @@ class _Transformers:
 
     def encode(self, text: str) -> list[int]:
         return list(self._fast.encode(text, add_special_tokens=False).ids)
+
+    def encode_flat(self, text: str) -> bytes:
+        return _pack(self.encode(text))
 
     def token_bytes(self, token: int) -> bytes:
         piece = self._fast.id_to_token(token)
@@ -132,7 +154,21 @@ class Tokenizer:
                 return list(self._backend.encode(text))
             return [token for piece in _cut(text, self.spec) for token in self._backend.encode(piece)]
         except UnicodeEncodeError as error:
-            raise InputError(f"character {error.start} is {text[error.start]!r}, a lone surrogate: the text is not valid Unicode") from error
+            raise _not_unicode(text, error) from error
+
+    def encode_flat(self, text: str) -> bytes:
+        """Ids of ``text`` as `encode` gives them, as little-endian uint32 bytes: no Python object for each token.
+
+        Raises:
+            InputError: the text holds a lone surrogate, so it has no UTF-8 form.
+
+        """
+        try:
+            if self.spec.max_run is None or len(text) <= self.spec.max_run:
+                return self._backend.encode_flat(text)
+            return b"".join(map(self._backend.encode_flat, _cut(text, self.spec)))
+        except UnicodeEncodeError as error:
+            raise _not_unicode(text, error) from error
 
     def token_bytes(self, token: int) -> bytes:
         """Bytes of an ordinary token; empty for a special one, an unused id, or one outside the vocabulary."""
@@ -163,6 +199,10 @@ class Tokenizer:
         digest.update(repr(sorted(self.special_ids.items())).encode())
         digest.update(repr((self.spec.pattern, self.spec.max_run, self.spec.max_chars)).encode())
         return digest.hexdigest()
+
+
+def _not_unicode(text: str, error: UnicodeEncodeError) -> InputError:
+    return InputError(f"character {error.start} is {text[error.start]!r}, a lone surrogate: the text is not valid Unicode")
 
 
 def _cut(text: str, spec: TokenizerSpec) -> Iterator[str]:

@@ -1,13 +1,13 @@
-"""`audit` and `datasets.<name>.expect`."""
+"""`datasets.<name>.audit` and `datasets.<name>.expect`: one field a check, so that an unknown check is a mistake with a name."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from pipeline.schema.findings import Severity
 from pipeline.section import Section
 
 Expectation = Literal["required", "optional", "forbidden"]
+Level = Literal["error", "warn", "info", "off"]
 
 
 class ExpectSection(Section):
@@ -18,29 +18,216 @@ class ExpectSection(Section):
 
 
 class CheckSection(Section):
-    """A check without thresholds."""
+    """What every check has."""
 
-    severity: Severity | Literal["off"]
+    severity: Level
+    """error: the row is left out of training; warn and info: it stays, and is counted; off: the check does not run."""
+    max_share: float | None = Field(None, ge=0, le=1)
+    """Share of rows with this finding above which the dataset fails; null sets no limit."""
 
 
 class RoundTripSection(CheckSection):
-    """A check with a rate."""
+    """Thresholds of `round_trip`."""
 
-    max_rate: float = Field(ge=0, le=1)
+    max_rate: float = Field(0.05, ge=0, le=1)
+    """Share of a row's tokens that may differ after decoding and encoding again."""
+
+
+class DifferenceSection(CheckSection):
+    """Thresholds of `count_difference` and `reasoning_count`: a difference must pass both to be a finding."""
+
+    max_tokens: int = Field(16, ge=0)
+    max_rate: float = Field(0.02, ge=0)
+    """Share of the tokens billed or counted."""
+
+
+class TokenPrice(Section):
+    """Dollars per million tokens."""
+
+    prompt: float = Field(ge=0)
+    completion: float = Field(ge=0)
+
+
+class CostSection(CheckSection):
+    """What `cost` compares with."""
+
+    max_rate: float = Field(0.02, ge=0)
+    """Share by which the cost may differ."""
+    prices: dict[str, TokenPrice] = Field(default_factory=dict)
+    """By provider's name; providers that are not named are not checked."""
+
+
+class ModelSection(CheckSection):
+    """What `model_name` admits."""
+
+    admit: list[str] = Field(default_factory=list)
+    """Names as the answers have them; empty admits any."""
+
+
+class RefusalSection(CheckSection):
+    """How a refusal begins."""
+
+    openings: list[str] = Field(
+        default_factory=lambda: [
+            "i'm sorry, but i can",
+            "i'm sorry, i can",
+            "i can't help with",
+            "i cannot help with",
+            "i can't assist",
+            "i cannot assist",
+            "i won't help",
+        ]
+    )
+    """First words of the content, case ignored."""
+
+
+class CountSection(CheckSection):
+    """A number of things that a row may have."""
+
+    max_count: int = Field(0, ge=0)
+
+
+class LoopSection(CheckSection):
+    """Thresholds of `token_loop`."""
+
+    max_run: int = Field(64, ge=1)
+    """Times that one token may stand in a row."""
+
+
+class RepeatSection(CheckSection):
+    """Thresholds of `repeated_ngrams`."""
+
+    n: int = Field(16, ge=1)
+    max_rate: float = Field(0.5, ge=0, le=1)
+    """Share of n-grams that stood in the answer before."""
+    min_tokens: int = Field(64, ge=1)
+    """Shorter answers are not checked."""
+
+
+class CompressionSection(CheckSection):
+    """Thresholds of `compression`."""
+
+    max_ratio: float = Field(10.0, gt=1)
+    """Bytes of the text over bytes after zstd at level 1."""
+    min_bytes: int = Field(512, ge=1)
+
+
+class LanguageSection(CheckSection):
+    """Thresholds of `language`."""
+
+    min_letters: int = Field(20, ge=1)
+    min_share: float = Field(0.5, ge=0, le=1)
+    """Share of the answer's letters from which a script counts as the answer's."""
+    max_prompt_share: float = Field(0.02, ge=0, le=1)
+    """Share of the prompt's letters from which the script counts as known to the prompt."""
+
+
+class DuplicateSection(CheckSection):
+    """Thresholds of `duplicate_completions`."""
+
+    min_tokens: int = Field(16, ge=1)
+    """Shorter answers are not compared."""
+
+
+class NearDuplicateSection(DuplicateSection):
+    """Thresholds of `near_duplicates`."""
+
+    min_tokens: int = Field(32, ge=1)
+    n: int = Field(5, ge=1)
+    min_similarity: float = Field(0.8, ge=0, le=1)
+    permutations: int = Field(64, ge=8, le=1024)
+    bands: int = Field(16, ge=1)
+    """Must divide the permutations; more bands find pairs that are less alike, and take longer."""
+
+    @model_validator(mode="after")
+    def _bands_divide(self) -> "NearDuplicateSection":
+        if self.permutations % self.bands:
+            raise ValueError(f"bands must divide permutations; found {self.bands} and {self.permutations}")
+        return self
+
+
+class ContaminationSection(CheckSection):
+    """Thresholds of `contamination`."""
+
+    n: int = Field(13, ge=2)
+    """Ids in an n-gram."""
+    max_rate: float = Field(0.2, ge=0, le=1)
+    """Share of the n-grams of a prompt or an answer that may be held-out ones."""
 
 
 class GateSection(Section):
     """What the dataset as a whole must reach."""
 
-    max_error_rate: float = Field(ge=0, le=1)
-    """Share of rows with an error, at most."""
-    min_accepted: int = Field(ge=0)
+    max_error_rate: float = Field(0.2, ge=0, le=1)
+    """Share of rows with an error among those that hold ids, at most."""
+    min_accepted: int = Field(1, ge=0)
     """Rows left for training, at least."""
     admit: list[str] = Field(default_factory=list)
-    """Reasons of flagged rows that may be trained on all the same."""
+    """Reasons of flagged rows that may be trained on all the same; a code admits that code with any details after a colon."""
+
+
+def _error() -> CheckSection:
+    return CheckSection(severity="error")
+
+
+def _warn() -> CheckSection:
+    return CheckSection(severity="warn")
 
 
 class AuditSection(Section):
-    """One entry a check."""
+    """The gate, and one entry a check."""
 
-    gate: GateSection
+    gate: GateSection = GateSection()
+    ends_with_end_token: CheckSection = Field(default_factory=_error)
+    one_think_close: CheckSection = Field(default_factory=_error)
+    think_close_position: CheckSection = Field(default_factory=_error)
+    one_end_token: CheckSection = Field(default_factory=_error)
+    no_think_open: CheckSection = Field(default_factory=_error)
+    round_trip: RoundTripSection = RoundTripSection(severity="error")
+    reasoning_not_empty: CheckSection = Field(default_factory=_error)
+    ids_in_vocabulary: CheckSection = Field(default_factory=_error)
+    special_ids: CheckSection = Field(default_factory=_error)
+    segments: CheckSection = Field(default_factory=_error)
+    valid_utf8: CheckSection = Field(default_factory=_warn)
+    replacement_characters: CountSection = CountSection(severity="warn")
+    control_characters: CountSection = CountSection(severity="warn")
+    provider_policy: CheckSection = Field(default_factory=_error)
+    model_name: ModelSection = ModelSection(severity="error")
+    answer_error: CheckSection = Field(default_factory=_error)
+    rejected: CheckSection = Field(default_factory=_warn)
+    truncated: CheckSection = Field(default_factory=_warn)
+    content_filter: CheckSection = Field(default_factory=_error)
+    refusal: RefusalSection = RefusalSection(severity="warn")
+    empty_content: CheckSection = Field(default_factory=_error)
+    expect_reasoning: CheckSection = Field(default_factory=_error)
+    expect_tool_calls: CheckSection = Field(default_factory=_error)
+    tool_markup: CheckSection = Field(default_factory=_error)
+    tool_json: CheckSection = Field(default_factory=_error)
+    tool_name: CheckSection = Field(default_factory=_error)
+    tool_schema: CheckSection = Field(default_factory=_warn)
+    tool_ids: CheckSection = Field(default_factory=_warn)
+    count_difference: DifferenceSection = DifferenceSection(severity="warn")
+    reasoning_count: DifferenceSection = DifferenceSection(severity="info")
+    cost: CostSection = CostSection(severity="warn")
+    token_loop: LoopSection = LoopSection(severity="error")
+    repeated_ngrams: RepeatSection = RepeatSection(severity="warn")
+    compression: CompressionSection = CompressionSection(severity="warn")
+    language: LanguageSection = LanguageSection(severity="info")
+    contamination: ContaminationSection = ContaminationSection(severity="warn")
+    duplicate_prompts: CheckSection = Field(default_factory=_warn)
+    duplicate_completions: DuplicateSection = DuplicateSection(severity="warn")
+    near_duplicates: NearDuplicateSection = NearDuplicateSection(severity="info")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_checks(cls, values: Any) -> Any:
+        """Refuse a check that does not exist, and name those that do."""
+        if isinstance(values, dict) and (unknown := sorted(set(map(str, values)) - set(cls.model_fields))):
+            known = sorted(set(cls.model_fields) - {"gate"})
+            raise ValueError(f"unknown checks {unknown}; known are {known}")
+        return values
+
+    def check(self, name: str) -> CheckSection:
+        """Settings of one check."""
+        section: CheckSection = getattr(self, name)
+        return section

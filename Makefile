@@ -1,0 +1,48 @@
+# make build: from an empty folder to a trained drafter.   make test: every test.   make help: the rest.
+SHELL := /bin/bash
+PYTHON ?= $(firstword $(shell command -v python3.11 python3))
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup compose build test check bench lock clean
+
+help: ## show this
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+setup: $(READY) ## install what is missing into .venv
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v == (3, 11) else "Aerie needs Python 3.11; $(PYTHON) is %d.%d. Run: make PYTHON=/path/to/python3.11" % v)'
+	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	.venv/bin/pip install --quiet --disable-pip-version-check -r requirements.lock
+	touch $@
+
+compose: $(READY) ## refresh build/config.json and build/code.json
+	python -m pipeline compose
+
+build: $(READY) ## run the pipeline (dvc repro), then show what came out
+	dvc repro
+	@python -m pipeline status
+
+test: $(READY) ## lint, types, every test
+	ruff check . && ruff format --check .
+	mypy
+	python -m pytest
+
+check: $(READY) ## the quick part: lint, types, unit tests
+	ruff check . && ruff format --check .
+	mypy
+	python -m pytest -m 'not slow'
+
+bench: $(READY) ## run the benchmarks; results go to benchmarks/results/
+	python -m benchmarks
+
+lock: ## pin the newest versions that pyproject.toml admits (in a fresh environment)
+	rm -rf .venv.lock && $(PYTHON) -m venv .venv.lock
+	.venv.lock/bin/pip install --quiet '.[dev]'
+	{ echo '# Every package of the environment, pinned. Regenerate: make lock'; .venv.lock/bin/pip freeze --exclude aerie | sed 's/+cpu//'; } > requirements.lock
+	rm -rf .venv.lock
+
+clean: ## remove what the build made (not the ledger of paid responses, not DVC's cache)
+	rm -rf build/*/ dvc.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,243 @@
+"""What a stage's code is: a digest of the syntax of every module of the package that it can import.
+
+A list of files in `dvc.yaml` forgets the helper that someone imports later, and reruns a GPU stage for a comment. So the
+import closure is walked from the syntax trees; comments, docstrings and formatting do not count, and imports that only
+a type checker reads are not followed. Library versions count: the pins in requirements.lock of every third-party package that the closure imports.
+"""
+
+import ast
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.artifacts import read_bytes, sha256_file
+from pipeline.errors import ConfigError
+
+PACKAGE = "pipeline"
+
+ROOTS = ("pipeline.runner",)
+"""Modules that every stage runs through; `pipeline.<stage>.stage` is added for each."""
+
+HIDING = frozenset({"import_module", "__import__", "iter_modules", "walk_packages", "entry_points", "exec", "eval"})
+"""Calls that could import what the walk cannot see; refused in a stage's closure."""
+
+DISTRIBUTIONS = {
+    "attr": "attrs",
+    "dotenv": "python-dotenv",
+    "httpx_aiohttp": "httpx-aiohttp",
+    "hydra": "hydra-core",
+    "ruamel": "ruamel.yaml",
+    "splintr": "splintr-rs",
+    "yaml": "pyyaml",
+}
+"""Import name to the name on the package index, where they differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """One module of the package: its file, its tree, what it imports, a digest of its syntax."""
+
+    name: str
+    path: Path
+    tree: ast.Module
+
+    @property
+    def is_package(self) -> bool:
+        """Whether it is the `__init__` of a folder."""
+        return self.path.name == "__init__.py"
+
+
+def digest_tree(tree: ast.AST) -> str:
+    """Digest of a syntax tree: node types and non-empty fields.
+
+    Positions, contexts and empty fields are left out, since they differ between Python versions; docstrings, since they
+    change nothing that a stage writes.
+    """
+    digest = hashlib.sha256()
+    for part in _parts(tree):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _parts(node: object) -> Iterator[bytes]:
+    if isinstance(node, ast.expr_context):
+        return
+    if isinstance(node, ast.AST):
+        yield b"(" + type(node).__name__.encode()
+        for name in sorted(node._fields):
+            value = _body(node) if name == "body" else getattr(node, name, None)
+            keeps_none = isinstance(node, ast.Constant) and name == "value"
+            if (value is None and not keeps_none) or value == [] or name in ("kind", "type_comment"):
+                continue
+            yield b" " + name.encode() + b"="
+            yield from _parts(value)
+        yield b")"
+    elif isinstance(node, list):
+        yield b"["
+        for item in node:
+            yield from _parts(item)
+            yield b","
+        yield b"]"
+    else:
+        yield f"{type(node).__name__}:{node!r}".encode()
+
+
+def _body(node: ast.AST) -> object:
+    """Body of a node without its docstring."""
+    body = getattr(node, "body", None)
+    documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    if documented and isinstance(body, list) and ast.get_docstring(node, clean=False) is not None:  # type: ignore[arg-type]
+        body = body[1:]
+    # pydantic reads the bare string under a field as its description: documentation as well
+    if isinstance(body, list):
+        body = [statement for statement in body if not _is_bare_string(statement)]
+    return body
+
+
+def _is_bare_string(statement: object) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
+
+
+def _runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk a tree without the branches that only a type checker reads."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            for statement in child.orelse:
+                yield from _runtime_nodes(statement)
+        else:
+            yield from _runtime_nodes(child)
+
+
+def modules(root: Path) -> dict[str, Module]:
+    """Every module of the package below ``root``, by dotted name."""
+    found = {}
+    for path in sorted((root / PACKAGE).rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        try:
+            found[name] = Module(name, path, ast.parse(read_bytes(path), str(path)))
+        except SyntaxError as error:
+            raise ConfigError(f"{path}:{error.lineno}: not Python: {error.msg}") from error
+    return found
+
+
+def _parents(name: str) -> list[str]:
+    """Return a dotted name and the packages above it; their `__init__` runs too."""
+    parts = name.split(".")
+    return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
+
+
+def imported_names(module: Module) -> set[str]:
+    """Absolute dotted names in a module's import statements, wherever they stand; `from a import b` gives a and a.b.
+
+    Raises:
+        ConfigError: the module calls something that hides an import from this walk.
+
+    """
+    names: set[str] = set()
+    for node in _runtime_nodes(module.tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = module.name.split(".") if module.is_package else module.name.split(".")[:-1]
+            base = base[: len(base) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            names.update([source, *(f"{source}.{alias.name}" for alias in node.names)])
+        elif isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+            # `model.eval()` of torch takes no argument; the built-in always does
+            if called in HIDING and (called != "eval" or node.args):
+                raise ConfigError(f"{module.path}:{node.lineno}: {called}() hides an import from the code fingerprint; import it by name")
+    return names
+
+
+def closure(known: dict[str, Module], starts: Iterable[str]) -> dict[str, set[str]]:
+    """Modules that can be imported from ``starts``, each with the names that it imports."""
+    reached: dict[str, set[str]] = {}
+    todo = [parent for start in starts for parent in _parents(start) if parent in known]
+    while todo:
+        name = todo.pop()
+        if name in reached:
+            continue
+        reached[name] = imported_names(known[name])
+        for imported in reached[name]:
+            if imported.split(".")[0] == PACKAGE:
+                todo += [parent for parent in _parents(imported) if parent in known]
+    return reached
+
+
+def read_pins(lock: Path) -> dict[str, str]:
+    """Versions in a requirements.lock, by normalised name.
+
+    Raises:
+        ConfigError: a line is no `name==version`.
+
+    """
+    pins = {}
+    for number, line in enumerate(read_bytes(lock).decode().split("\n"), 1):
+        text = line.split("#")[0].strip()
+        if not text:
+            continue
+        name, equals, version = text.partition("==")
+        if not equals:
+            raise ConfigError(f"{lock}:{number}: expected name==version, found {text!r}")
+        pins[_normalised(name)] = version.split(";")[0].strip()
+    return pins
+
+
+def _normalised(name: str) -> str:
+    return name.strip().lower().replace("_", "-").replace(".", "-")
+
+
+def libraries(reached: dict[str, set[str]], pins: dict[str, str]) -> dict[str, str]:
+    """Pins of the third-party packages that a closure imports.
+
+    Raises:
+        ConfigError: one of them is not pinned.
+
+    """
+    tops = {name.split(".")[0] for names in reached.values() for name in names} - {PACKAGE, ""} - set(sys.stdlib_module_names)
+    found = {}
+    for top in sorted(tops):
+        name = _normalised(DISTRIBUTIONS.get(top, top))
+        if name not in pins:
+            users = sorted(module for module, names in reached.items() if any(n.split(".")[0] == top for n in names))
+            raise ConfigError(f"{', '.join(users)} imports {top!r}, which requirements.lock does not pin (looked for {name!r})")
+        found[name] = pins[name]
+    return found
+
+
+def _folder_data(module: Module) -> list[tuple[str, str]]:
+    """Files beside a package's `__init__` that are no code: templates, corpora."""
+    if not module.is_package:
+        return []
+    files = (path for path in sorted(module.path.parent.iterdir()) if path.is_file() and path.suffix not in (".py", ".pyc", ".typed"))
+    return [(path.name, sha256_file(path)) for path in files if not path.name.startswith(".")]
+
+
+def fingerprints(root: Path, stages: Iterable[str]) -> dict[str, dict[str, object]]:
+    """For each stage, a digest of its code and the versions of its libraries.
+
+    Raises:
+        ConfigError: code that is not Python, hides an import, or imports what is not pinned.
+
+    """
+    known = modules(root)
+    pins = read_pins(root / "requirements.lock")
+    digests: dict[str, str] = {}
+    result: dict[str, dict[str, object]] = {}
+    for stage in stages:
+        start = f"{PACKAGE}.{stage}.stage"
+        if start not in known:
+            raise ConfigError(f"stage {stage!r} has no module {start}")
+        reached = closure(known, [*ROOTS, start])
+        for name in reached:
+            if name not in digests:
+                digests[name] = digest_tree(known[name].tree)
+        parts = [(name, digests[name], _folder_data(known[name])) for name in sorted(reached)]
+        code = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+        result[stage] = {"code": code, "libraries": libraries(reached, pins)}
+    return result

@@ -1,0 +1,55 @@
+"""`python -m pipeline status`: what the build holds, in a few lines, from the small files that git keeps."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.artifacts import read_json
+from pipeline.errors import ArtifactError
+
+BUILD = Path("build")
+
+
+def _read(path: Path) -> Any:
+    try:
+        return read_json(path)
+    except ArtifactError:
+        return {}
+
+
+def _share(part: object, whole: object) -> str:
+    return f"{part}/{whole} ({part / whole:.1%})" if isinstance(part, int) and isinstance(whole, int) and whole else "-"
+
+
+def dataset_line(name: str) -> list[str]:
+    """One dataset's cells: rows, accepted, exactness, verdict; a dash where a stage has not run."""
+    audit, calibration = (_read(BUILD / name / file) for file in ("audit/summary.json", "calibration.json"))
+    exact = calibration.get("overall", {})
+    verdict = audit.get("gate", {}).get("verdict", "-")
+    return [name, str(audit.get("rows", "-")), str(audit.get("accepted", "-")), _share(exact.get("exact"), exact.get("rows")), verdict]
+
+
+def main(argv: list[str]) -> None:
+    """Print the state of the build.
+
+    Raises:
+        ArtifactError: nothing was composed yet.
+
+    """
+    argparse.ArgumentParser(prog="python -m pipeline status", description=__doc__).parse_args(argv)
+    config = read_json(BUILD / "config.json")
+    console = Console(highlight=False)
+    table = Table("dataset", "rows", "accepted", "rows equal to the true ids", "verdict", title=f"build of {config['target']['name']}")
+    for name in config["names"]:
+        table.add_row(*dataset_line(name))
+    console.print(table)
+    result = _read(BUILD / "drafter/eval.json")
+    if result:
+        console.print(
+            f"drafter: acceptance length {result['acceptance_length']:.2f} with {result['draft_tokens']} draft tokens on {result['prompts']} held-out prompts"
+        )
+    else:
+        console.print("drafter: not evaluated yet; run `dvc repro`")

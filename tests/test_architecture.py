@@ -1,0 +1,155 @@
+"""The rules that keep the pipeline one-way: the stage table, dvc.yaml and the code say the same."""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.fingerprint import Module, imported_names, modules
+from pipeline.section import Section
+from pipeline.stages import STAGES, Stage
+from tests.conftest import ROOT
+
+DVC: dict[str, Any] = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text())["stages"]
+MODULES = modules(ROOT)
+STAGE_PACKAGES = {f"pipeline.{stage.name}" for stage in STAGES}
+FILES = {"pipeline.artifacts", "pipeline.tables"}
+"""The only modules that open data files."""
+
+
+def dvc_path(template: str) -> str:
+    return template.replace("{d}", "${item.dataset}")
+
+
+def dvc_params(entry: dict[str, Any], file: str) -> list[str]:
+    return next((item[file] for item in entry.get("params", []) if isinstance(item, dict) and file in item), [])
+
+
+def names_of(items: list[Any]) -> list[str]:
+    return [next(iter(item)) if isinstance(item, dict) else item for item in items]
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+def test_dvc_yaml_says_what_the_table_says(stage: Stage) -> None:
+    entry = DVC[stage.name]
+    assert entry["cmd"] == f"python -m pipeline {stage.name}" + (" ${item.dataset}" if stage.per_dataset else "")
+    assert ("matrix" in entry) is stage.per_dataset
+    assert set(dvc_params(entry, "build/config.json")) == {dvc_path(key) for key in stage.keys.values()}
+    assert dvc_params(entry, "build/code.json") == [stage.name]
+    reads = {dvc_path(path) for path in stage.reads.values() if "{each}" not in path}
+    assert set(entry.get("deps", [])) == reads
+    written = [name for kind in ("outs", "metrics", "plots") for name in names_of(entry.get(kind, []))]
+    assert sorted(written) == sorted(dvc_path(path) for path in stage.writes.values())
+
+
+def test_dvc_yaml_has_no_stage_but_compose_and_the_table() -> None:
+    assert list(DVC) == ["compose", *(stage.name for stage in STAGES)]
+
+
+def test_a_file_kept_in_git_is_a_metric_or_plot_and_never_an_out() -> None:
+    """A stage with an uncached out is never saved to DVC's run cache, so it would run again after a branch switch."""
+    for name, entry in DVC.items():
+        if name != "compose":
+            assert not [item for item in entry.get("outs", []) if isinstance(item, dict) and any(v.get("cache") is False for v in item.values())]
+        for item in [*entry.get("metrics", []), *entry.get("plots", [])]:
+            assert next(iter(item.values()))["cache"] is False
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+def test_run_takes_exactly_what_the_table_gives(stage: Stage) -> None:
+    module = importlib.import_module(f"pipeline.{stage.name}.stage")
+    assert issubclass(module.Config, Section)
+    assert set(module.Config.model_fields) == set(stage.keys)
+    parameters = inspect.signature(module.run).parameters
+    keyword_only = {name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
+    assert keyword_only == set(stage.reads) | set(stage.writes)
+    assert next(iter(parameters)) == "config"
+
+
+def test_each_stage_reads_only_what_an_earlier_one_wrote() -> None:
+    written: set[str] = set()
+    for stage in STAGES:
+        for path in stage.reads.values():
+            wanted = path.replace("{each}", "{d}")
+            assert any(wanted == known or known.startswith(f"{wanted}/") for known in written), f"{stage.name} reads {path}"
+        written |= set(stage.writes.values())
+
+
+def package_of(name: str) -> str:
+    return ".".join(name.split(".")[:2])
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES.values() if package_of(m.name) in STAGE_PACKAGES], ids=lambda m: m.name)
+def test_a_stage_never_imports_another_stage(module: Module) -> None:
+    others = STAGE_PACKAGES - {package_of(module.name)}
+    assert not {name for name in imported_names(module) if package_of(name) in others and not name.startswith("pipeline.embedded")}
+
+
+def test_only_the_command_line_and_compose_know_the_stage_table() -> None:
+    users = {m.name for m in MODULES.values() if "__main__" not in m.name and "pipeline.stages" in _safe_names(m)}
+    assert not {name for name in users if package_of(name) in STAGE_PACKAGES}
+
+
+def _safe_names(module: Module) -> set[str]:
+    return {alias.name for node in ast.walk(module.tree) if isinstance(node, ast.Import) for alias in node.names} | {
+        node.module for node in ast.walk(module.tree) if isinstance(node, ast.ImportFrom) and node.module
+    }
+
+
+def test_hydra_is_imported_by_compose_alone() -> None:
+    users = {m.name for m in MODULES.values() if any(name.split(".")[0] == "hydra" for name in _safe_names(m))}
+    assert users <= {"pipeline.compose", "pipeline.sweep"}
+
+
+def test_no_stage_reaches_hydra() -> None:
+    from pipeline.fingerprint import closure
+
+    for stage in STAGES:
+        assert "pipeline.compose" not in closure(MODULES, [f"pipeline.{stage.name}.stage"])
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES.values() if m.path.name == "__init__.py"], ids=lambda m: m.name)
+def test_an_init_file_is_empty(module: Module) -> None:
+    """It runs for every module below it, so anything in it would be part of every stage that imports one of them."""
+    assert module.tree.body == []
+
+
+OPENERS = {"write_text", "write_bytes", "ParquetWriter", "write_table", "ParquetFile", "save_file", "safe_open", "load_file"}
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES.values() if m.name not in FILES], ids=lambda m: m.name)
+def test_data_files_are_opened_in_one_place(module: Module) -> None:
+    ours = {"write_text", "write_bytes"}  # functions of pipeline.artifacts, called by plain name
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name):
+            called = node.func.id
+            assert called != "open", f"{module.path}:{node.lineno} opens a file itself"
+            assert called not in OPENERS - ours, f"{module.path}:{node.lineno} calls {called}"
+        elif isinstance(node.func, ast.Attribute):
+            called = node.func.attr
+            through_artifacts = isinstance(node.func.value, ast.Name) and node.func.value.id in ("artifacts", "tables")
+            assert through_artifacts or called not in OPENERS, f"{module.path}:{node.lineno} calls .{called}"
+
+
+def test_no_module_pickles() -> None:
+    for module in MODULES.values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                assert (node.value.id, node.attr) not in {("torch", "load"), ("pickle", "loads"), ("pickle", "load")}, f"{module.path}:{node.lineno}"
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    assert [m.name for m in MODULES.values() if m.tree.body and not ast.get_docstring(m.tree)] == []
+
+
+def test_the_readme_names_every_top_level_file(tmp_path: Path) -> None:
+    readme = (ROOT / "README.md").read_text()
+    for path in sorted((ROOT / "pipeline").iterdir()):
+        if path.name not in ("__init__.py", "__pycache__"):
+            assert path.name in readme, f"README.md's tree lacks pipeline/{path.name}"

@@ -1,0 +1,206 @@
+"""conf/ to build/config.json: every shipped config composes, and every mistake is named in one message."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline import compose
+from pipeline.compose import BuildConfig, Params, ambiguous_scalars, build_config, read_params, target_section
+from pipeline.errors import ConfigError
+from tests.conftest import ROOT
+
+GROUPS = {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in (ROOT / "conf").iterdir() if folder.is_dir()}
+DATASETS = GROUPS["dataset"]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of what compose reads, as the working folder."""
+    for name in ("conf", "data", "pipeline"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("params.yaml", "requirements.lock"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def mistake(*overrides: str, datasets: tuple[str, ...] = ("code",)) -> str:
+    with pytest.raises(ConfigError) as caught:
+        build_config(Params(list(datasets), list(overrides)))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("group", "choice"), [(g, c) for g, choices in GROUPS.items() if g != "dataset" for c in choices])
+def test_every_shipped_choice_composes(project: Path, group: str, choice: str) -> None:
+    config = build_config(Params(DATASETS, [f"{group}={choice}"]))
+    assert config.names == DATASETS
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_shipped_dataset_composes_alone(project: Path, name: str) -> None:
+    assert list(build_config(Params([name], [])).datasets) == [name]
+
+
+@pytest.mark.parametrize("name", GROUPS["target"])
+def test_every_shipped_target_stands_alone(project: Path, name: str) -> None:
+    assert target_section(name).name == name
+
+
+def test_the_files_in_git_are_the_composition_of_conf(project: Path) -> None:
+    compose.main([])
+    for name in ("config.json", "config.yaml", "code.json"):
+        assert (project / "build" / name).read_bytes() == (ROOT / "build" / name).read_bytes(), f"build/{name} is stale: run `make compose` and commit it"
+
+
+def test_every_key_is_written_even_when_null(project: Path) -> None:
+    compose.main([])
+    written = json.loads((project / "build/config.json").read_text())
+    assert written == BuildConfig.model_validate(written).model_dump(mode="json")
+    assert written["datasets"]["code"]["prompts"]["limit"] is None
+
+
+def test_the_order_of_datasets_is_no_input(project: Path) -> None:
+    assert build_config(Params(["tools", "code"], [])) == build_config(Params(["code", "tools"], []))
+
+
+def test_an_override_reaches_its_key_and_a_group_choice_its_group(project: Path) -> None:
+    config = build_config(Params(["code"], ["train.lr=3e-4", "target=kimi_k25", "datasets.code.sampling.temperature=0"]))
+    assert (config.train.lr, config.target.name, config.datasets["code"].sampling.temperature) == (3e-4, "kimi_k25", 0)
+
+
+def test_a_dataset_can_tighten_its_own_audit(project: Path) -> None:
+    with (project / "conf/dataset/code.yaml").open("a") as file:
+        file.write("audit:\n  gate:\n    min_accepted: 77\n")
+    config = build_config(Params(["code", "tools"], []))
+    assert config.datasets["code"].audit.gate.min_accepted == 77
+    assert config.datasets["tools"].audit == config.audit
+    assert config.datasets["code"].audit.gate.max_error_rate == config.audit.gate.max_error_rate
+
+
+def test_a_changed_prompt_file_changes_its_digest_only(project: Path) -> None:
+    before = build_config(Params(["code", "tools"], [])).inputs
+    with (project / "data/code.jsonl").open("a") as file:
+        file.write("\n")
+    after = build_config(Params(["code", "tools"], [])).inputs
+    assert {name for name in before if before[name] != after[name]} == {"code"}
+
+
+def test_one_message_names_every_mistake_with_its_file(project: Path) -> None:
+    edit(project / "conf/dataset/code.yaml", "temperature: 0.8", "temperature: hot")
+    edit(project / "conf/dataset/code.yaml", "send_tools: false", "send_tools: false\nsend_tolls: true")
+    edit(project / "conf/train/default.yaml", "algorithm: eagle3", "algorithm: eagle9")
+    found = mistake("extract.max_length=0")
+    assert "4 mistakes" in found
+    assert "datasets.code.sampling.temperature: Input should be a valid number" in found
+    assert "found 'hot'" in found
+    assert "datasets.code.send_tolls: no such key" in found
+    assert "'send_tools'" in found, "the keys that exist are named"
+    assert "[conf/dataset/code.yaml]" in found
+    assert "train.algorithm: Input should be 'eagle3'; found 'eagle9'  [conf/train/default.yaml]" in found
+    assert "extract.max_length" in found
+    assert "[params.yaml, override 'extract.max_length=0']" in found
+
+
+def test_an_override_of_an_unknown_key_is_hydras_own_message(project: Path) -> None:
+    assert "train.learning_rate" in mistake("train.learning_rate=1")
+
+
+def test_an_override_that_does_not_parse_is_named(project: Path) -> None:
+    assert "train.lr=[1" in mistake("train.lr=[1")
+
+
+def test_an_unknown_choice_lists_the_known(project: Path) -> None:
+    found = mistake("target=kimi_k9")
+    assert "kimi_k9" in found
+    assert "kimi_k25" in found
+
+
+def test_a_missing_prompt_file_is_named(project: Path) -> None:
+    (project / "data/code.jsonl").unlink()
+    assert "datasets.code.prompts.path is 'data/code.jsonl', and there is no such file" in mistake()
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../code.jsonl", "data/../../x", "elsewhere/code.jsonl"])
+def test_a_prompt_file_outside_data_is_refused(project: Path, path: str) -> None:
+    assert "must lie under data/" in mistake(f"datasets.code.prompts.path={path}")
+
+
+@pytest.mark.parametrize("text", ["a: on", "a: 010", "a: 12:30:45", "a: {b: [yes]}", "a: 0o10", "a: 2020-01-01"])
+def test_a_scalar_that_dvc_reads_otherwise_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.yaml").write_text(text + "\n")
+    assert len(ambiguous_scalars(tmp_path / "x.yaml")) == 1
+    assert "put quotes around it" in ambiguous_scalars(tmp_path / "x.yaml")[0]
+
+
+@pytest.mark.parametrize("text", ["a: 1e-5", "a: 'on'", "a: null", "a: true", "a: 1.5", "a: [x, 2]", "a: ${b}\nb: 1", "a: ''"])
+def test_a_plain_scalar_is_not(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.yaml").write_text(text + "\n")
+    assert ambiguous_scalars(tmp_path / "x.yaml") == []
+
+
+def test_a_key_in_the_config_is_refused_and_not_repeated(project: Path) -> None:
+    found = mistake("+datasets.code.sampling.extra.token=sk-or-v1-EXAMPLEEXAMPLEEXAMPLE")
+    assert "datasets.code.sampling.extra.token" in found
+    assert "EXAMPLE" not in found
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("datasets: [a.b]\noverrides: []\n", "'a.b' is no dataset name"),
+        ("datasets: [7]\noverrides: []\n", "7 is no dataset name"),
+        ("datasets: [é]\noverrides: []\n", "'é' is no dataset name"),
+        ("datasets: [target]\noverrides: []\n", "'target' is taken by the build itself"),
+        ("datasets: []\noverrides: []\n", "at least one name"),
+        ("datasets: [code, code]\noverrides: []\n", "named more than once: ['code']"),
+        ("datasets: [nowhere]\noverrides: []\n", "'nowhere' has no file conf/dataset/nowhere.yaml; there are"),
+        ("datasets: [code]\n", "needs exactly the keys `datasets` and `overrides`"),
+        ("datasets: [code]\noverrides: train.lr=1\n", "needs a list of strings"),
+        ("datasets: [code\n", "not YAML"),
+        ("[]\n", "needs exactly the keys"),
+    ],
+)
+def test_a_mistake_in_params_is_named(project: Path, text: str, says: str) -> None:
+    (project / "params.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_params()
+    assert says in str(caught.value)
+    assert "params.yaml" in str(caught.value)
+
+
+def test_params_missing_altogether(project: Path) -> None:
+    (project / "params.yaml").unlink()
+    with pytest.raises(ConfigError, match=r"params\.yaml is missing"):
+        read_params()
+
+
+def test_a_removed_dataset_leaves_no_stamp_for_train(project: Path) -> None:
+    for name in ("code", "tools"):
+        for file in (f"build/extracted/{name}.json", f"build/{name}/audit/summary.json", f"build/{name}/tokens.parquet"):
+            (project / file).parent.mkdir(parents=True, exist_ok=True)
+            (project / file).write_text("{}")
+    (project / "build/target").mkdir()
+    (project / "build/target/metrics.json").write_text("{}")
+    (project / "params.yaml").write_text("datasets: [code]\noverrides: []\n")
+    compose.main([])
+    left = {path.relative_to(project).as_posix() for path in (project / "build").rglob("*.json")}
+    assert not {path for path in left if "tools" in path}
+    assert {"build/extracted/code.json", "build/code/audit/summary.json", "build/target/metrics.json"} <= left
+    assert (project / "build/tools/tokens.parquet").exists(), "what DVC tracks is DVC's to remove"
+
+
+def test_a_mistake_writes_nothing(project: Path) -> None:
+    compose.main([])
+    before = {path: path.read_bytes() for path in (project / "build").rglob("*.json")}
+    edit(project / "conf/train/default.yaml", "algorithm: eagle3", "algorithm: eagle9")
+    with pytest.raises(ConfigError):
+        compose.main([])
+    assert {path: path.read_bytes() for path in (project / "build").rglob("*.json")} == before

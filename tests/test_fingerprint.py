@@ -1,0 +1,113 @@
+"""The code fingerprint: what counts as a change, and what the import walk sees."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.errors import ConfigError
+from pipeline.fingerprint import ROOTS, closure, fingerprints, modules, read_pins
+from pipeline.stages import STAGES
+from tests.conftest import ROOT
+
+SMALL = {
+    "pipeline/__init__.py": "",
+    "pipeline/runner.py": "",
+    "pipeline/helper.py": "def twice(x):\n    return 2 * x\n",
+    "pipeline/a/__init__.py": "",
+    "pipeline/a/stage.py": "from pipeline.helper import twice\n",
+    "pipeline/b/__init__.py": "",
+    "pipeline/b/stage.py": "import orjson\n",
+    "requirements.lock": "orjson==1.0\nnumpy==2.0\n",
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    for name, text in SMALL.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def changed(root: Path, name: str, text: str) -> set[str]:
+    """Stages whose fingerprint moves when a file gets this text."""
+    before = fingerprints(root, ["a", "b"])
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text(text)
+    after = fingerprints(root, ["a", "b"])
+    return {stage for stage in before if before[stage] != after[stage]}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "stages"),
+    [
+        ("pipeline/helper.py", "def twice(x):\n    return 3 * x\n", {"a"}),
+        ("pipeline/helper.py", "# a comment\ndef twice(x):\n    'A docstring.'\n    return (2  *  x)\n", set()),
+        ("pipeline/helper.py", "import typing\nif typing.TYPE_CHECKING:\n    import numpy\ndef twice(x):\n    return 2 * x\n", {"a"}),
+        ("pipeline/b/stage.py", "import orjson\nimport numpy\n", {"b"}),
+        ("pipeline/b/stage.py", "import orjson\ndef f():\n    from ..helper import twice\n", {"b"}),
+        ("pipeline/runner.py", "x = 1\n", {"a", "b"}),
+        ("pipeline/a/template.html", "<p>", {"a"}),
+        ("pipeline/unused.py", "x = 1\n", set()),
+        ("requirements.lock", "orjson==1.1\nnumpy==2.0\n", {"b"}),
+        ("requirements.lock", "orjson==1.0\nnumpy==2.1\n", set()),
+    ],
+)
+def test_a_change_moves_exactly_the_stages_that_can_see_it(package: Path, name: str, text: str, stages: set[str]) -> None:
+    assert changed(package, name, text) == stages
+
+
+def test_an_import_in_a_function_or_relative_or_of_a_name_is_followed(package: Path) -> None:
+    (package / "pipeline/a/stage.py").write_text("def f():\n    from .. import helper\n")
+    assert "pipeline.helper" in closure(modules(package), ["pipeline.a.stage"])
+    (package / "pipeline/a/stage.py").write_text("import pipeline.helper as h\n")
+    assert "pipeline.helper" in closure(modules(package), ["pipeline.a.stage"])
+
+
+def test_a_type_checking_import_is_not_an_input(package: Path) -> None:
+    (package / "pipeline/a/stage.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pipeline.helper\n")
+    assert "pipeline.helper" not in closure(modules(package), ["pipeline.a.stage"])
+
+
+@pytest.mark.parametrize("call", ["importlib.import_module('pipeline.helper')", "exec('import os')", "eval('1')", "__import__('os')"])
+def test_a_call_that_hides_an_import_is_refused_with_its_line(package: Path, call: str) -> None:
+    (package / "pipeline/a/stage.py").write_text(f"import importlib\n{call}\n")
+    with pytest.raises(ConfigError, match=r"a/stage\.py:2: .*hides an import"):
+        fingerprints(package, ["a"])
+
+
+def test_the_eval_mode_of_a_model_hides_nothing(package: Path) -> None:
+    (package / "pipeline/a/stage.py").write_text("def f(model):\n    model.eval()\n")
+    assert fingerprints(package, ["a"])
+
+
+def test_a_library_that_is_not_pinned_is_refused(package: Path) -> None:
+    (package / "pipeline/a/stage.py").write_text("import unheard_of\n")
+    with pytest.raises(ConfigError, match=r"pipeline\.a\.stage imports 'unheard_of', which requirements\.lock does not pin"):
+        fingerprints(package, ["a"])
+
+
+def test_a_lock_line_without_a_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("orjson==1\nnumpy>=2\n")
+    with pytest.raises(ConfigError, match=r"lock:2: expected name==version, found 'numpy>=2'"):
+        read_pins(tmp_path / "lock")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [stage.name for stage in STAGES])
+def test_what_a_stage_loads_lies_in_its_closure(stage: str) -> None:
+    """Python's own record of loaded modules is the witness that the static walk forgets nothing."""
+    script = f"import json, sys, pipeline.runner, pipeline.{stage}.stage; print(json.dumps([m for m in sys.modules if m.split('.')[0] == 'pipeline']))"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(json.loads(done.stdout))
+    assert loaded <= set(closure(modules(ROOT), [*ROOTS, f"pipeline.{stage}.stage"]))
+
+
+def test_every_shipped_stage_has_a_fingerprint_with_pinned_libraries() -> None:
+    found = fingerprints(ROOT, [stage.name for stage in STAGES])
+    assert set(found) == {stage.name for stage in STAGES}
+    assert all(entry["libraries"] for entry in found.values())

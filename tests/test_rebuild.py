@@ -1,0 +1,194 @@
+"""Which stages a change makes stale, asked of DVC itself: every module, every config key, every prompt file.
+
+The stages' outputs are stand-in files and `dvc commit` records them as built, so each answer takes a second instead of a
+build; `tests/test_end_to_end.py` runs the real thing. The expectations for config keys are written by hand below; those for
+modules come from Python's own record of what each stage loads.
+"""
+
+import ast
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dvc.repo import Repo
+
+from pipeline import compose
+from pipeline.fingerprint import ROOTS, closure, modules
+from pipeline.stages import STAGES
+from tests.conftest import ROOT
+from tests.workspace import Workspace, copy_of_repository
+
+pytestmark = pytest.mark.slow
+
+DATASETS = ("code", "reasoning", "tools")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    """A clone that DVC believes to be built."""
+    workspace = copy_of_repository(tmp_path_factory.mktemp("clone"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(workspace.root)
+        workspace.python("compose")
+        for stage in STAGES:
+            for dataset in DATASETS if stage.per_dataset else (None,):
+                for template in stage.writes.values():
+                    path = template.format(d=dataset)
+                    name = path if Path(path).suffix else f"{path}/file"
+                    workspace.write(name, json.dumps(name))
+        workspace.run("dvc", "commit", "-f", "-q")
+        assert stale(workspace) == set()
+        yield workspace
+
+
+def stale(workspace: Workspace) -> set[str]:
+    """Stages whose own inputs changed, after composing, by DVC's account."""
+    compose.main([])
+    with Repo(str(workspace.root)) as repo:
+        return set(repo.status()) - {"compose"}
+
+
+def stage_of(name: str) -> set[str]:
+    """`audit` stands for the audit of all datasets, `audit@code` for one."""
+    per_dataset = {stage.name for stage in STAGES if stage.per_dataset}
+    return {f"{name}@{dataset}" for dataset in DATASETS} if name in per_dataset else {name}
+
+
+def expand(names: str) -> set[str]:
+    return {found for name in names.split() for found in stage_of(name)}
+
+
+def after(workspace: Workspace, file: str, change: Callable[[str], str]) -> set[str]:
+    """Stages that a change to a file makes stale; the file is put back."""
+    path = workspace.root / file
+    before = path.read_bytes()
+    changed = change(before.decode())
+    assert changed != before.decode(), f"the planted change does not change {file}"
+    try:
+        path.write_bytes(changed.encode())
+        return stale(workspace)
+    finally:
+        path.write_bytes(before)
+
+
+def swap(old: str, new: str) -> Callable[[str], str]:
+    def change(text: str) -> str:
+        assert old in text, f"{old!r} not found"
+        return text.replace(old, new, 1)
+
+    return change
+
+
+EDITS = [
+    # one dataset's own keys
+    ("conf/dataset/code.yaml", swap("temperature: 0.", "temperature: 1."), "generate@code"),
+    ("conf/dataset/code.yaml", swap("top_p: 1.0", "top_p: 0.9"), "generate@code"),
+    ("conf/dataset/code.yaml", swap("max_tokens: 1", "max_tokens: 2"), "generate@code"),
+    ("conf/dataset/code.yaml", swap("usd: 0.", "usd: 1."), "generate@code"),
+    ("conf/dataset/code.yaml", swap("limit: null", "limit: 7"), "prompts@code"),
+    ("conf/dataset/code.yaml", swap("send_tools: false", "send_tools: true"), "generate@code reconstruct@code"),
+    ("conf/dataset/code.yaml", swap("reasoning: required", "reasoning: optional"), "audit@code"),
+    ("conf/dataset/code.yaml", lambda text: text + "audit: {gate: {min_accepted: 3}}\n", "audit@code"),
+    ("conf/dataset/code.yaml", lambda text: "# a comment\n" + text + "\n\n", ""),
+    ("conf/dataset/tools.yaml", swap("temperature: 0.", "temperature: 1."), "generate@tools"),
+    # what all datasets share
+    ("conf/config.yaml", swap("usd: ", "usd: 9"), "generate"),
+    ("conf/config.yaml", swap("on_exhausted: stop", "on_exhausted: fail"), "generate"),
+    ("conf/provider/embedded.yaml", swap("concurrency: 64", "concurrency: 32"), "generate"),
+    ("conf/provider/embedded.yaml", swap("allow: []", "allow: [nobody]"), "generate audit"),
+    ("conf/target/tiny_kimi.yaml", swap("lr: 0.00", "lr: 0.01"), "target"),
+    ("conf/target/kimi_k25.yaml", swap("revision: null", "revision: abc"), "target"),
+    ("conf/audit/default.yaml", swap("min_accepted: ", "min_accepted: 1"), "audit"),
+    ("conf/audit/default.yaml", swap("max_error_rate: 0.", "max_error_rate: 0.9"), "audit"),
+    ("conf/extract/default.yaml", swap("tokens_per_batch: 4096", "tokens_per_batch: 2048"), "extract"),
+    ("conf/extract/default.yaml", swap("dtype: bfloat16", "dtype: float32"), "extract"),
+    ("conf/train/default.yaml", swap("lr: 0.00", "lr: 0.01"), "train"),
+    ("conf/train/default.yaml", swap("seed: 0", "seed: 1"), "train"),
+    ("conf/evaluate/default.yaml", swap("draft_tokens: 4", "draft_tokens: 5"), "evaluate"),
+    # unused choices
+    ("conf/target/qwen3.yaml", swap("revision: null", "revision: abc"), ""),
+    ("conf/provider/openrouter.yaml", swap("concurrency: 2000", "concurrency: 1000"), ""),
+    # prompt files
+    ("data/code.jsonl", lambda text: text + '{"id":"new","messages":[{"role":"user","content":"hi"}]}\n', "prompts@code"),
+    ("data/heldout.jsonl", lambda text: text + '{"id":"new","dataset":"code","messages":[{"role":"user","content":"hi"}]}\n', "evaluate"),
+    # params.yaml
+    ("params.yaml", swap("overrides: []", "overrides: [train.lr=0.5]"), "train"),
+    ("params.yaml", swap("overrides: []", "overrides: [datasets.tools.sampling.seed=9]"), "generate@tools"),
+    ("params.yaml", swap("- reasoning\n- tools\n- code\n", "- code\n- tools\n- reasoning\n"), ""),
+    # the code
+    ("pipeline/audit/stage.py", lambda text: text + "\nPLANTED = 1\n", "audit"),
+    ("pipeline/audit/stage.py", lambda text: text + "\n# planted\n", ""),
+    ("pipeline/train/stage.py", lambda text: text + "\nPLANTED = 1\n", "train"),
+    ("pipeline/runner.py", lambda text: text + "\nPLANTED = 1\n", " ".join(stage.name for stage in STAGES)),
+    ("pipeline/stages.py", lambda text: text + "\nPLANTED = 1\n", ""),
+    ("pipeline/__main__.py", lambda text: text + "\nPLANTED = 1\n", ""),
+    ("pipeline/status.py", lambda text: text + "\nPLANTED = 1\n", ""),
+    # libraries
+    ("requirements.lock", swap("splintr-rs==", "splintr-rs==9"), "target generate reconstruct calibrate audit evaluate"),
+    ("requirements.lock", swap("mypy==", "mypy==9"), ""),
+]
+
+
+@pytest.mark.parametrize(("file", "change", "names"), EDITS, ids=[f"{file}-{n}" for n, (file, _, _) in enumerate(EDITS)])
+def test_an_edit_makes_exactly_these_stages_stale(built: Workspace, file: str, change: Callable[[str], str], names: str) -> None:
+    assert after(built, file, change) == expand(names)
+
+
+def leaves(value: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from leaves(item, (*where, key))
+    else:
+        yield where
+
+
+def test_every_composed_value_is_an_input_of_the_stages_that_are_given_it_and_of_no_other(built: Workspace) -> None:
+    """The runner hands a stage only its declared keys, so a value may make stale those stages and must not miss one."""
+    path = built.root / "build/config.json"
+    before = path.read_bytes()
+    composed = json.loads(before)
+    for leaf in leaves(composed):
+        dotted = ".".join(leaf)
+        expected = set()
+        for stage in STAGES:
+            for dataset in DATASETS if stage.per_dataset else ("",):
+                keys = [key.format(d=dataset) for key in stage.keys.values()]
+                if any(dotted == key or dotted.startswith(f"{key}.") for key in keys):
+                    expected.add(f"{stage.name}@{dataset}" if dataset else stage.name)
+        changed = json.loads(before)
+        holder = changed
+        for part in leaf[:-1]:
+            holder = holder[part]
+        holder[leaf[-1]] = ["planted"]
+        try:
+            path.write_text(json.dumps(changed))
+            with Repo(str(built.root)) as repo:
+                found = set(repo.status()) - {"compose"}
+        finally:
+            path.write_bytes(before)
+        assert found == expected, f"a change of {dotted}"
+
+
+def test_a_planted_change_in_each_module_makes_stale_exactly_the_stages_that_can_load_it(built: Workspace) -> None:
+    known = modules(ROOT)
+    closures = {stage.name: closure(known, [*ROOTS, f"pipeline.{stage.name}.stage"]) for stage in STAGES}
+    for name, module in known.items():
+        if not module.tree.body:
+            continue
+        expected = {found for stage in STAGES if name in closures[stage.name] for found in stage_of(stage.name)}
+        file = module.path.relative_to(ROOT).as_posix()
+        assert after(built, file, lambda text: text + "\nPLANTED = 1\n") == expected, f"a change of {file}"
+
+
+def test_comments_docstrings_and_formatting_of_any_module_make_nothing_stale(built: Workspace) -> None:
+    """All modules at once: unparsing drops every comment and all formatting."""
+    saved = {path: path.read_bytes() for path in (built.root / "pipeline").rglob("*.py")}
+    try:
+        for path, text in saved.items():
+            path.write_text(ast.unparse(ast.parse(text)) + "\n# planted\n")
+        assert stale(built) == set()
+    finally:
+        for path, text in saved.items():
+            path.write_bytes(text)

@@ -1,0 +1,74 @@
+"""A copy of this repository in which tests may run DVC for real: its own git history, its own cache, its own ledger."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.conftest import ROOT
+
+_RAN = re.compile(r"^Running stage '([^']+)'", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A clone in a temporary folder."""
+
+    root: Path
+    wrapper: tuple[str, ...] = ()
+    """Words put before every command, for example those of `tests.offline`."""
+
+    def environment(self) -> dict[str, str]:
+        """The environment of a person's shell: nothing of ours leaks in, our interpreter comes first."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "DVC_", "AERIE_"))}
+        return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def run(self, *command: str, check: bool = True, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+        """Run a command here; show everything that it said when it fails and must not."""
+        done = subprocess.run([*self.wrapper, *command], cwd=self.root, env=self.environment(), capture_output=True, text=True, timeout=timeout, check=False)
+        assert not check or done.returncode == 0, f"{' '.join(command)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def python(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run `python -m pipeline ...` here."""
+        return self.run(sys.executable, "-m", "pipeline", *arguments, check=check)
+
+    def repro(self, *targets: str) -> set[str]:
+        """Run `dvc repro`; return the stages that ran."""
+        return set(_RAN.findall(self.run("dvc", "repro", *targets).stdout))
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file, with the folders above it."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def replace(self, name: str, old: str, new: str) -> None:
+        """Replace a text that must be there, once."""
+        text = (self.root / name).read_text()
+        assert text.count(old) >= 1, f"{name} does not contain {old!r}"
+        self.write(name, text.replace(old, new, 1))
+
+
+def copy_of_repository(to: Path, wrapper: tuple[str, ...] = ()) -> Workspace:
+    """Copy what git knows or would take, and make it a repository of its own."""
+    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in filter(None, listed.stdout.split("\0")):
+        source = ROOT / name
+        if source.is_file() and not name.startswith("tests/"):
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, to / name)
+    workspace = Workspace(to, wrapper)
+    (to / "dvc.lock").unlink(missing_ok=True)
+    for command in (
+        ["init", "-q", "-b", "main"],
+        ["config", "user.email", "test@example.org"],
+        ["config", "user.name", "Test"],
+        ["add", "-A"],
+        ["commit", "-qm", "start"],
+    ):
+        workspace.run("git", *command)
+    return workspace
