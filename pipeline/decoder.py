@@ -28,7 +28,7 @@ class Decoder:
 
     @torch.no_grad()
     def start(self, ids: list[int]) -> Tensor:
-        """Read a prompt into the next row; give the logits [n + 1] after it."""
+        """Read a prompt into the next row; give the logits [n + 1] after it, the last being that of any one unused id."""
         row, count = len(self._used), len(ids)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ class Decoder:
         places = self._live.place[torch.tensor(ids)][None]
         states = hidden(self._model, places, torch.arange(count)[None], attend)
         self._used.append(count)
-        return self._live.logits(self._model, states[0, -1])
+        return functional.linear(states[0, -1], self._model.head)
 
     def drop(self, row: int) -> None:
         """Free a row; the last one takes its place."""
@@ -65,4 +65,4 @@ class Decoder:
         places = self._live.place[torch.tensor(ids)][:, None]
         states = hidden(self._model, places, at[:, None], attend)
         self._used = [used + 1 for used in self._used]
-        return self._live.logits(self._model, states[:, 0])
+        return functional.linear(states[:, 0], self._model.head)

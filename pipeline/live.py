@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from pipeline.llama import Llama
 
@@ -24,9 +23,8 @@ class Live(NamedTuple):
     place: Tensor
     """Row of each id, int64 [vocabulary]: its own, or n, the shared one."""
 
-    def logits(self, model: Llama, states: Tensor) -> Tensor:
-        """Logits [..., n + 1] of a compact ``model``; the last stands for all unused ids together."""
-        logits = functional.linear(states, model.head)
+    def counted(self, logits: Tensor) -> Tensor:
+        """Logits [..., n + 1] of which the last stands for all unused ids together, from those of which it stands for one of them."""
         bias = torch.zeros(logits.shape[-1], dtype=logits.dtype)
         bias[-1] = math.log(len(self.unused))
         return logits + bias

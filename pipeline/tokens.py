@@ -369,5 +369,5 @@ class PromptRenderer:
         """
         try:
             return list(self._renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, NotImplementedError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, RuntimeError) as error:
             raise InputError(f"the prompt cannot be rendered: {type(error).__name__}: {error}") from error

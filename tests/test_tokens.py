@@ -362,7 +362,10 @@ def test_markers_in_a_prompt_are_parsed_as_the_engine_parses_them(kimi: TargetRe
     assert max(ids) < 163_840
 
 
-@pytest.mark.parametrize("messages", [[], ["hello"]], ids=["none", "text"])
+IMAGE = {"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}
+
+
+@pytest.mark.parametrize("messages", [[], ["hello"], [{"role": "user", "content": [IMAGE]}]], ids=["none", "text", "image"])
 def test_a_prompt_that_cannot_be_rendered_is_refused_in_words(kimi: TargetRecord, tokenizer: Tokenizer, messages: list[Any]) -> None:
     with pytest.raises(InputError, match="the prompt cannot be rendered"):
         PromptRenderer(kimi, tokenizer).render(messages)

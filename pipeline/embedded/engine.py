@@ -140,7 +140,8 @@ class Engine:
 
     def _step(self) -> None:
         """Draw one id for each running job, finish those that are done, and append the rest."""
-        probabilities = distribution(torch.stack([running.logits for running in self._running]), [running.job.rule for running in self._running])
+        logits = torch.stack([running.logits for running in self._running])
+        probabilities = distribution(logits, [running.job.rule for running in self._running], self._live)
         noise = [(running.noise.random(), running.noise.random()) for running in self._running]
         for running, token in zip(self._running, draw(probabilities, noise, self._live), strict=True):
             running.ids.append(token)
@@ -155,12 +156,12 @@ class Engine:
                 running.future.set_result(Written(running.ids, finish, running.logprobs, running.likely))
         if self._running:
             after = self._decoder.step([running.ids[-1] for running in self._running])
-            for running, logits in zip(self._running, after, strict=True):
-                running.logits = logits
+            for running, of_row in zip(self._running, after, strict=True):
+                running.logits = of_row
 
     def _report(self, running: _Running, token: int) -> None:
         """Note how likely the id drawn was, and which ids were most likely."""
-        chances = running.logits.log_softmax(dim=-1)
+        chances = self._live.counted(running.logits).log_softmax(dim=-1)
         chances[-1] -= math.log(len(self._live.unused))  # of the shared entry, one id's part
         running.logprobs.append(round(float(chances[self._live.place[token]]), DECIMALS))
         top = chances.topk(running.job.alternatives or 0)
