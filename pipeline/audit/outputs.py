@@ -10,7 +10,7 @@ from pipeline.artifacts import write_json, write_text
 from pipeline.audit.config import AuditSection
 from pipeline.audit.context import Context
 from pipeline.audit.engine import Tally, audit
-from pipeline.audit.page import page
+from pipeline.audit.page import report
 from pipeline.audit.source import Source
 from pipeline.audit.summary import summarize
 from pipeline.audit.verdict import judge
@@ -35,7 +35,7 @@ def write_audit(title: str, source: Source, context: Context, section: AuditSect
         tally = audit(source.batches(context), section, findings.write_rows)
     write_accepted(source, tally, outputs.accepted)
     summary = summarize(tally, section, judge(tally, section))
-    write_text(outputs.report, page(title, summary))
+    write_text(outputs.report, report(title, summary, tally, context, not_asked(source, context)))
     write_json(outputs.summary, summary)
     return summary
 
@@ -47,3 +47,13 @@ def write_accepted(source: Source, tally: Tally, path: Path) -> None:
         for table in source.small_tables():
             accepted.write(table.filter(pa.array(tally.keep[start : start + table.num_rows])))
             start += table.num_rows
+
+
+def not_asked(source: Source, context: Context) -> list[str]:
+    """Say which files were not given, and which checks therefore found nothing to ask about."""
+    missing = [
+        (source.prompts, "No prompts were given, so tool_name and tool_schema asked nothing. "),
+        (source.responses, "No responses were given, so cost, model_name, reasoning_count and answer_error asked little or nothing. "),
+        (context.heldout, "No held-out file was given, so contamination asked nothing. "),
+    ]
+    return [note for given, note in missing if given is None]
