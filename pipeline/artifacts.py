@@ -67,6 +67,18 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
+def install_folder(finished: Path, path: Path) -> None:
+    """Put a finished folder in the place of ``path``, in one rename, once every file of it is on the disk."""
+    for file in sorted(finished.rglob("*")):
+        if file.is_file():
+            with open(file, "rb") as handle:
+                os.fsync(handle.fileno())
+    if path.exists():
+        shutil.rmtree(path)
+    finished.replace(path)
+    _sync_folder(path.parent)
+
+
 @contextlib.contextmanager
 def writing_folder(path: Path) -> Iterator[Path]:
     """Give an empty folder that replaces ``path`` when the block ends well, and vanishes when it does not.
@@ -80,14 +92,7 @@ def writing_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         yield temporary
-        for file in sorted(temporary.rglob("*")):
-            if file.is_file():
-                with open(file, "rb") as handle:
-                    os.fsync(handle.fileno())
-        if path.exists():
-            shutil.rmtree(path)
-        temporary.replace(path)
-        _sync_folder(path.parent)
+        install_folder(temporary, path)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError):

@@ -6,6 +6,7 @@ are placed by id, from the target's checked map.
 
 import hashlib
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,8 +24,15 @@ class Backend(Protocol):
     def encode(self, text: str) -> list[int]:
         """Ids of ``text``, special tokens off."""
 
+    def encode_flat(self, text: str, *, plain: bool) -> bytes:
+        """The same ids as little-endian uint32 bytes; ``plain`` says that the text spells out no special token."""
+
     def token_bytes(self, token: int) -> bytes:
         """Bytes of an ordinary token; empty for a special or unknown one."""
+
+
+def _pack(ids: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(ids)}I", *ids)
 
 
 class _Splintr:
@@ -40,6 +48,11 @@ class _Splintr:
         self.special_ids = dict(loaded.special_tokens())
         self.encode = loaded.encode_ordinary
         self._decode = loaded.decode_bytes
+        self._flat = loaded.encode_flat
+
+    def encode_flat(self, text: str, *, plain: bool) -> bytes:
+        # splintr's flat call spares an object for each token, but parses special tokens: only for texts that cannot hold one
+        return self._flat(text) if plain else _pack(self.encode(text))
 
     def token_bytes(self, token: int) -> bytes:
         return bytes(self._decode([token]))
@@ -61,6 +74,9 @@ class _Tiktoken:
         self.special_ids = dict(special_tokens)
         self.encode = loaded.encode_ordinary
         self._bytes = {token: piece for piece, token in self._ranks.items()}
+
+    def encode_flat(self, text: str, *, plain: bool) -> bytes:  # noqa: ARG002 -- this library's call is always ordinary
+        return _pack(self.encode(text))
 
     def token_bytes(self, token: int) -> bytes:
         return bytes(self._bytes.get(token, b""))
@@ -91,6 +107,9 @@ class _Transformers:
     def encode(self, text: str) -> list[int]:
         return list(self._fast.encode(text, add_special_tokens=False).ids)
 
+    def encode_flat(self, text: str, *, plain: bool) -> bytes:  # noqa: ARG002 -- this library's call is always ordinary
+        return _pack(self.encode(text))
+
     def token_bytes(self, token: int) -> bytes:
         piece = self._fast.id_to_token(token)
         if piece is None or token in self._special:
@@ -118,6 +137,7 @@ class Tokenizer:
         """Special tokens that the tokenizer knows and the model has a row for."""
         self.special_texts = {token: text for text, token in self.special_ids.items()}
         self._backend = backend
+        self._stems = sorted({*map(_stem, backend.special_ids), *_OPENINGS})
         self._pieces: dict[int, bytes] = {}
 
     def encode(self, text: str) -> list[int]:
@@ -132,7 +152,29 @@ class Tokenizer:
                 return list(self._backend.encode(text))
             return [token for piece in _cut(text, self.spec) for token in self._backend.encode(piece)]
         except UnicodeEncodeError as error:
-            raise InputError(f"character {error.start} is {text[error.start]!r}, a lone surrogate: the text is not valid Unicode") from error
+            raise _not_unicode(text, error) from error
+
+    def encode_flat(self, text: str, *, plain: bool | None = None) -> bytes:
+        """Ids of ``text`` as `encode` gives them, as little-endian uint32 bytes: no Python object for each token.
+
+        ``plain`` spares a scan where the caller has asked `may_spell_special` already, and got False.
+
+        Raises:
+            InputError: the text holds a lone surrogate, so it has no UTF-8 form.
+
+        """
+        if plain is None:
+            plain = not self.may_spell_special(text)
+        try:
+            if self.spec.max_run is None or len(text) <= self.spec.max_run:
+                return self._backend.encode_flat(text, plain=plain)
+            return b"".join(self._backend.encode_flat(piece, plain=plain) for piece in _cut(text, self.spec))
+        except UnicodeEncodeError as error:
+            raise _not_unicode(text, error) from error
+
+    def may_spell_special(self, text: str) -> bool:
+        """Whether a special token, or what looks like one, could be spelled out in ``text``: a cheap test, never wrong with False."""
+        return any(stem in text for stem in self._stems)
 
     def token_bytes(self, token: int) -> bytes:
         """Bytes of an ordinary token; empty for a special one, an unused id, or one outside the vocabulary."""
@@ -163,6 +205,20 @@ class Tokenizer:
         digest.update(repr(sorted(self.special_ids.items())).encode())
         digest.update(repr((self.spec.pattern, self.spec.max_run, self.spec.max_chars)).encode())
         return digest.hexdigest()
+
+
+_OPENINGS = ("<|", "<｜")
+"""How special tokens of most models begin."""
+
+
+def _stem(text: str) -> str:
+    """A part of a special token's text that many share."""
+    opening = next((start for start in _OPENINGS if text.startswith(start)), None)
+    return opening or text.removeprefix("<").removeprefix("/") or text
+
+
+def _not_unicode(text: str, error: UnicodeEncodeError) -> InputError:
+    return InputError(f"character {error.start} is {text[error.start]!r}, a lone surrogate: the text is not valid Unicode")
 
 
 def _cut(text: str, spec: TokenizerSpec) -> Iterator[str]:

@@ -113,7 +113,7 @@ def learn(tiny: TinySection, examples: Sequence[Example], live: Live) -> tuple[L
             group["lr"] = tiny.lr * rate(step, len(rows))
         loss = loss_of(model, live, row)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.tensors(), 1.0)
         optimizer.step()
         losses.append(loss.item())
