@@ -278,3 +278,17 @@ class KeyedLines:
     def _raw(self) -> Iterator[bytes]:
         with open(self.path, "rb") as file:
             yield from file
+
+
+def read_start(path: Path, size: int) -> bytes:
+    """First bytes of a file, to tell what it is.
+
+    Raises:
+        InputError: the file is missing or cannot be read.
+
+    """
+    try:
+        with open(path, "rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error

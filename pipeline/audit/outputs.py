@@ -1,5 +1,6 @@
 """One audit from its source to its four files; the same for the build's stage and for files from elsewhere."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.artifacts import write_json, write_text
+from pipeline.audit.batch import Batch
 from pipeline.audit.config import AuditSection
 from pipeline.audit.context import Context
 from pipeline.audit.engine import Tally, audit
@@ -29,10 +31,15 @@ class Outputs:
     summary: Path
 
 
-def write_audit(title: str, source: Source, context: Context, section: AuditSection, outputs: Outputs) -> dict[str, Any]:
-    """Audit all rows and write findings, the accepted rows, the report and, last, the summary; return the summary."""
+def write_audit(
+    title: str, source: Source, context: Context, section: AuditSection, outputs: Outputs, others: Iterable[tuple[str, Batch]] = ()
+) -> dict[str, Any]:
+    """Audit all rows and write findings, the accepted rows, the report and, last, the summary; return the summary.
+
+    ``others`` are batches of other datasets, each with its name, that rows may not repeat.
+    """
     with writing_table(outputs.findings, FINDINGS) as findings:
-        tally = audit(source.batches(context), section, findings.write_rows)
+        tally = audit(source.batches(context), section, findings.write_rows, others)
     write_accepted(source, tally, outputs.accepted)
     summary = summarize(tally, section, judge(tally, section))
     write_text(outputs.report, report(title, summary, tally, context, not_asked(source, context)))

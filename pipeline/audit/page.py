@@ -178,7 +178,7 @@ def distributions(tally: Tally) -> Html:
 def findings(summary: dict[str, Any], tally: Tally) -> Html:
     """Give the first findings of each check; the whole list is findings.parquet."""
     lines, kinds = [], []
-    for name, found in tally.samples.examples.items():
+    for name, found in sorted(tally.samples.examples.items(), key=lambda item: -_RANK[item[1][0].severity]):
         for finding in found:
             lines.append(
                 (

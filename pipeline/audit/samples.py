@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.audit.batch import Batch
 from pipeline.schema.findings import Finding
 
-EXAMPLES = 5
+EXAMPLES = 20
 """Examples kept of each check."""
 WORST = 16
 """Worst rows kept whole, besides the first row of each check."""

@@ -1,5 +1,6 @@
 """Vector plots without a library: bars, stacked bars and lines, with every number in a table below."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -61,7 +62,7 @@ def bars(title: str, bins: Bins, unit: str) -> Html:
         )
         marks.append(bar)
         if index % every == 0:
-            marks.append(tag("text", label, x=_place(x + step / 2), y=_HEIGHT - 6, text_anchor="middle"))
+            marks.append(tag("text", re.split("[\u2013\u2026]", label)[0], x=_place(x + step / 2), y=_HEIGHT - 6, text_anchor="middle"))
     picture = _picture(f"{title}: {len(bins)} bars, at most {most:,}", _axes(f"{most:,}"), *marks)
     return tag("figure", tag("figcaption", title), picture, numbers((unit, "rows"), bins))
 
