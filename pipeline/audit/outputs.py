@@ -16,6 +16,7 @@ from pipeline.audit.page import report
 from pipeline.audit.source import Source
 from pipeline.audit.summary import summarize
 from pipeline.audit.verdict import judge
+from pipeline.audit.workers import parts
 from pipeline.schema.findings import SCHEMA as FINDINGS
 from pipeline.schema.tokens import SCHEMA as TOKENS
 from pipeline.tables import writing_table
@@ -32,14 +33,20 @@ class Outputs:
 
 
 def write_audit(
-    title: str, source: Source, context: Context, section: AuditSection, outputs: Outputs, others: Iterable[tuple[str, Batch]] = ()
+    title: str,
+    source: Source,
+    context: Context,
+    section: AuditSection,
+    outputs: Outputs,
+    others: Iterable[tuple[str, Batch]] = (),
+    workers: int = 1,
 ) -> dict[str, Any]:
     """Audit all rows and write findings, the accepted rows, the report and, last, the summary; return the summary.
 
-    ``others`` are batches of other datasets, each with its name, that rows may not repeat.
+    ``others`` are batches of other datasets, each with its name, that rows may not repeat. What is written does not depend on ``workers``.
     """
     with writing_table(outputs.findings, FINDINGS) as findings:
-        tally = audit(source.batches(context), section, findings.write_rows, others)
+        tally = audit(parts(source, context, section, workers), section, findings.write_rows, others)
     write_accepted(source, tally, outputs.accepted)
     summary = summarize(tally, section, judge(tally, section))
     write_text(outputs.report, report(title, summary, tally, context, not_asked(source, context)))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.audit.checks import CHECKS
+from pipeline.audit.checks.catalog import CHECKS
 from pipeline.audit.context import Context
 from pipeline.audit.engine import Tally
 from pipeline.audit.samples import Sample

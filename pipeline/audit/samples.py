@@ -47,6 +47,14 @@ class Samples:
                 self.first.update(dict.fromkeys(news, sample))
                 self.worst = sorted([*self.worst, sample], key=lambda kept: (-kept.score, kept.row))[:WORST]
 
+    def merge(self, later: "Samples") -> None:
+        """Take in the samples of rows that come after; the same as if those rows had been added here."""
+        for findings in later.examples.values():
+            self.add_examples([(0, finding) for finding in findings])
+        for check, sample in later.first.items():
+            self.first.setdefault(check, sample)
+        self.worst = sorted([*self.worst, *later.worst], key=lambda kept: (-kept.score, kept.row))[:WORST]
+
     def add_examples(self, found: list[tuple[int, Finding]]) -> None:
         """Keep the first few findings of each check."""
         for _row, finding in found:
