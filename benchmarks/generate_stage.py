@@ -22,7 +22,13 @@ class Stage:
                 "send_tools": False,
                 "dataset_budget": budget,
                 "budget": {},
-                "provider": {"kind": "openrouter", "base_url": url, "model": "m", "concurrency": in_flight, "timeout": {"connect": 60, "read": 120, "total": 600}},
+                "provider": {
+                    "kind": "openrouter",
+                    "base_url": url,
+                    "model": "m",
+                    "concurrency": in_flight,
+                    "timeout": {"connect": 60, "read": 120, "total": 600},
+                },
             }
         )
 
@@ -30,10 +36,19 @@ class Stage:
         """Write so many prompts of about so many bytes."""
         filler = "How many? " * (size // 10)
         with open(self.build / "prompts.jsonl", "w") as file:
-            for number in range(count):
-                file.write(json.dumps({"id": f"p{number}", "messages": [{"role": "user", "content": f"{number} {filler}"}], "tools": None}) + "\n")
+            file.writelines(
+                json.dumps({"id": f"p{number}", "messages": [{"role": "user", "content": f"{number} {filler}"}], "tools": None}) + "\n"
+                for number in range(count)
+            )
 
     def run(self) -> None:
         """Run the stage."""
         none = self.folder / "none"
-        run(self.config, prompts=self.build / "prompts.jsonl", record=none, model=none, responses=self.build / "responses.jsonl", summary=self.build / "generate.json")
+        run(
+            self.config,
+            prompts=self.build / "prompts.jsonl",
+            record=none,
+            model=none,
+            responses=self.build / "responses.jsonl",
+            summary=self.build / "generate.json",
+        )

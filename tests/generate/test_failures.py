@@ -98,7 +98,9 @@ def test_a_partial_answer_is_counted_with_its_cost_and_kept(bench: Bench) -> Non
     assert row["cost_usd"] == pytest.approx(bench.server.billed)
 
 
-@pytest.mark.parametrize(("failure", "kind"), [(error(400, "too long"), "http_400"), (error(413), "http_413"), (error(402, reason="weight_exceeds_budget"), "weight_exceeds_budget")])
+@pytest.mark.parametrize(
+    ("failure", "kind"), [(error(400, "too long"), "http_400"), (error(413), "http_413"), (error(402, reason="weight_exceeds_budget"), "weight_exceeds_budget")]
+)
 def test_a_refusal_of_one_row_leaves_the_others_alone(bench: Bench, failure: Answer, kind: str) -> None:
     bench.server.script = lambda text, _: failure if text == "bad" else good()
     rows = bench.ask("x", "bad", "y")
@@ -140,7 +142,7 @@ def test_a_dead_server_opens_the_breaker_instead_of_burning_every_prompt(bench: 
 
 
 def test_a_server_that_recovers_is_used_again_in_full(bench: Bench) -> None:
-    bench.provider = {"concurrency": 8, "retry": {"breaker": 8, "attempts": 10}}
+    bench.provider = {"concurrency": 8, "retry": {"breaker": 8, "attempts": 4}}
     bench.server.script = lambda *_: error(503) if len(bench.server.asked) < 40 else good(delay=0.01)
     rows = bench.ask(*map(str, range(100)))
     assert all(row["error"] is None for row in rows)
@@ -153,7 +155,7 @@ def test_retry_after_holds_for_all_and_nobody_comes_early(bench: Bench) -> None:
     assert all(row["error"] is None for row in rows)
     refused, repeated = bench.server.times[:30], bench.server.times[30:]
     assert min(repeated) - min(refused) >= 1
-    assert len({round(moment, 3) for moment in repeated}) >= 20
+    assert max(repeated) - min(repeated) > 0.05
 
 
 def test_too_much_in_flight_lowers_the_concurrency(bench: Bench) -> None:

@@ -47,13 +47,27 @@ class Case(NamedTuple):
 CASES = [
     Case("an answer", 200, completion(), Verdict.ANSWER, "ok", "known"),
     Case("an answer without usage", 200, {k: v for k, v in completion().items() if k != "usage"}, Verdict.ANSWER, "ok", "unknown"),
-    Case("two choices, one usage", 200, {**completion(), "choices": [completion()["choices"][0], completion("Other.")["choices"][0]]}, Verdict.ANSWER, "ok", "known"),
+    Case(
+        "two choices, one usage",
+        200,
+        {**completion(), "choices": [completion()["choices"][0], completion("Other.")["choices"][0]]},
+        Verdict.ANSWER,
+        "ok",
+        "known",
+    ),
     Case("an error object in a 200", 200, fault(502, "Provider returned error"), Verdict.RETRY, "provider_error", "unknown"),
     Case("a rate limit in a 200", 200, fault(429), Verdict.RETRY, "provider_error", "free", crowded=True),
     Case("no credit in a 200", 200, fault(402, "Insufficient credits"), Verdict.STOP, "no_credit", "free"),
     Case("an error code that is a word", 200, fault("server_error"), Verdict.RETRY, "provider_error", "unknown"),
     Case("an error that is a text", 200, {"error": "boom"}, Verdict.RETRY, "provider_error", "unknown"),
-    Case("an error in the choice", 200, choice(finish_reason="error", error={"code": 502, "message": "Stream ended early"}), Verdict.RETRY, "provider_error", "known"),
+    Case(
+        "an error in the choice",
+        200,
+        choice(finish_reason="error", error={"code": 502, "message": "Stream ended early"}),
+        Verdict.RETRY,
+        "provider_error",
+        "known",
+    ),
     Case("finish error alone", 200, choice(finish_reason="error"), Verdict.RETRY, "provider_error", "known"),
     Case("no choices", 200, {**completion(), "choices": []}, Verdict.RETRY, "no_choices", "known"),
     Case("choices of another type", 200, {**completion(), "choices": "x"}, Verdict.RETRY, "no_choices", "known"),
@@ -86,7 +100,14 @@ CASES = [
     Case("edge: timed out while answering", 524, fault(524), Verdict.RETRY, "http_524", "unknown"),
     Case("provider overloaded", 529, fault(529), Verdict.RETRY, "http_529", "free", crowded=True),
     Case("redirect", 301, None, Verdict.STOP, "http_301", "free"),
-    Case("refused, but worth a retry by its own word", 404, {"error": {"http_status": 404, "message": "x", "availability": {"retryable": True}}}, Verdict.RETRY, "http_404", "free"),
+    Case(
+        "refused, but worth a retry by its own word",
+        404,
+        {"error": {"http_status": 404, "message": "x", "availability": {"retryable": True}}},
+        Verdict.RETRY,
+        "http_404",
+        "free",
+    ),
 ]
 
 
