@@ -13,6 +13,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,7 @@ class Chat(asyncio.Protocol):
             return
         body, self._held = rest[:length], rest[length:]
         if self._ledger is not None:  # billed the moment it is accepted, whatever becomes of the answer
-            self._ledger.write(f"{hashlib.sha256(body).hexdigest()} {COST}\n")
+            self._ledger.write(f"{hashlib.sha256(body).hexdigest()} {COST} {time.time()}\n")
             self._ledger.flush()
         delay = self._habits.delay + random.random() * self._habits.spread
         asyncio.get_running_loop().call_later(delay, self._answer)

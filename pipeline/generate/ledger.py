@@ -29,7 +29,7 @@ CREATE TABLE attempts(
 CREATE INDEX attempts_by_key ON attempts(key, id);
 CREATE TABLE bodies(attempt INTEGER PRIMARY KEY, sha256 BLOB NOT NULL, body BLOB NOT NULL);
 CREATE TABLE answers(key TEXT PRIMARY KEY, attempt INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE projections(path TEXT PRIMARY KEY, plan TEXT NOT NULL, sha256 TEXT NOT NULL, summary BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE projections(path TEXT PRIMARY KEY, plan TEXT NOT NULL, stat TEXT NOT NULL, sha256 TEXT NOT NULL, summary BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE endpoints(server TEXT PRIMARY KEY, document BLOB NOT NULL, fetched_at REAL NOT NULL) WITHOUT ROWID;
 """
 # charge_*: what the row counts against the caps: at first the most it can cost, then the real cost, or still the most when that is unknown.
