@@ -51,7 +51,7 @@ class Rebuilder:
         parts = found_in(answer.logprobs, self.vocabulary) if answer.logprobs else []
         if parts and (outcome := known.from_logprobs(parts)) is not None:
             return outcome
-        encode = Encoder(self.tokenizer)
+        encode = Encoder(self.tokenizer, self.markers.may_hold)
         try:
             if parts:
                 known.cover(parts, encode)
