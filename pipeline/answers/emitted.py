@@ -64,52 +64,59 @@ def spans_of(ids: Sequence[int], record: TargetRecord, markers: Markers, thinkin
     return Built(pack(ids), tuple(spans))
 
 
-def texts_of(built: Built, ids: Sequence[int], tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
-    """(kind, text) of every stretch of text; bytes that are no UTF-8 become U+FFFD, as servers show them."""
-    structural = {"think_open", "think_close", "tools_open", "tools_close", "call_open", "call_args_open", "call_close", "end", "special"}
-    for kind, start, end in built.spans:
-        if kind not in structural:
-            yield kind, tokenizer.decode_bytes(ids[start:end]).decode("utf-8", "replace")
-
-
-def agrees(answer: Answer, built: Built, ids: Sequence[int], tokenizer: Tokenizer, markers: Markers) -> bool:
-    """Whether ids say what the text says, but for what servers do to it: white space at the seams, names and spacing of calls."""
+def agrees(answer: Answer, built: Built, ids: Sequence[int], tokenizer: Tokenizer, record: TargetRecord) -> bool:
+    """Whether ids say what the text says, but for what servers do to it: white space at the seams, stray special tokens left out, calls written anew."""
     if not answer.has_text:
         return True
-    emitted = [(kind, _plain(text)) for kind, text in texts_of(built, ids, tokenizer) if kind != "call_id"]
-    emitted = [(kind, text) for kind, text in emitted if text]
-    spoken = [text for kind, text in emitted if not kind.startswith("call")]
-    called = [text for kind, text in emitted if kind == "call_args"]
-    fields = [text for text in (_plain(answer.reasoning), _plain(answer.content)) if text]
-    if answer.calls and len(called) == len(answer.calls) and all(map(_same_call, answer.calls, called)):
-        return spoken == fields or spoken == _without_markers(answer, markers, keep_calls=False)
+    shown = (_plain(answer.reasoning), _plain(answer.content))
+    said = _Said(built, ids, tokenizer, record)
     if answer.calls:
-        return False
-    everything = [text for _, text in emitted]
-    return everything in (fields, _without_markers(answer, markers, keep_calls=True))
+        called = said.texts("call_args")
+        return shown == said.skipped() and len(called) == len(answer.calls) and all(map(_same_call, answer.calls, called))
+    return shown in said.versions()
 
 
-def _without_markers(answer: Answer, markers: Markers, *, keep_calls: bool) -> list[str]:
-    """The fields cut at every spelled-out special token; names of calls are left out, as servers rewrite them."""
-    texts: list[str] = []
-    for field in (answer.reasoning, answer.content):
-        role, position = None, 0
-        for match in markers.named.finditer(field):
-            _add(texts, field[position : match.start()], role, keep_calls=keep_calls, markers=markers)
-            role, position = markers.role_of(match.group()), match.end()
-        _add(texts, field[position:], role, keep_calls=keep_calls, markers=markers)
-    return texts
+class _Said:
+    """What ids say, as the texts that servers make of them."""
 
+    def __init__(self, built: Built, ids: Sequence[int], tokenizer: Tokenizer, record: TargetRecord) -> None:
+        self._spans = built.spans
+        self._ids = ids
+        self._tokenizer = tokenizer
+        self._end = record.role_id("end")
+        self._names = {token: text.encode() for text, token in record.special_tokens.items()}
+        self._named = (record.role_id("think_open"), record.role_id("think_close"))
 
-def _add(texts: list[str], text: str, role: str | None, *, keep_calls: bool, markers: Markers) -> None:
-    is_name = role == "call_open" and "call_args" in markers.roles
-    if (plain := _plain(text)) and not is_name and (keep_calls or role != "call_args"):
-        texts.append(plain)
+    def texts(self, kind: str) -> list[str]:
+        """Text of every span of a kind."""
+        return [self._text(self._ids[start:end]) for name, start, end in self._spans if name == kind]
+
+    def skipped(self) -> tuple[str, str]:
+        """Reasoning and content, special tokens left out."""
+        return _plain("".join(self.texts("reasoning"))), _plain("".join(self.texts("content")))
+
+    def versions(self) -> Iterator[tuple[str, str]]:
+        """Reasoning and content in every way that servers without structured calls show them; in the rest, special tokens are spelled out."""
+        if not any(name == "call_open" for name, _, _ in self._spans):
+            yield self.skipped()
+        opened, close = self._named
+        whole = [token for token in self._ids if token != self._end]
+        spelled = _plain(self._text(whole))
+        yield "", spelled
+        yield spelled, ""
+        if opened is not None and whole and whole[0] == opened:
+            whole = whole[1:]
+            yield "", _plain(self._text(whole))
+        cut = whole.index(close) if close in whole else next((start for name, start, _ in self._spans if name == "tools_open"), len(whole))
+        yield _plain(self._text(whole[:cut])), _plain(self._text(whole[cut + (close in whole) :]))
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return b"".join(self._names.get(token) or self._tokenizer.token_bytes(token) for token in ids).decode("utf-8", "replace")
 
 
 def _same_call(call: Call, text: str) -> bool:
     """Whether a call's emitted text holds the arguments that the server reports."""
-    if text == _plain(call.arguments) or _plain(call.arguments) in text:
+    if _plain(call.arguments) in text:
         return True
     emitted, given = _json(text), _json(call.arguments)
     if isinstance(emitted, dict) and "arguments" in emitted and emitted.get("name") == call.name:

@@ -6,10 +6,13 @@ from dataclasses import dataclass, field
 SEAMS = ("reasoning_start", "reasoning_end", "content_start", "content_end")
 """Ends of the text fields, where servers strip white space."""
 
+STRIPPED_WITH = {"reasoning_start": "reasoning_end", "content_end": "content_start"}
+"""A seam, and the one without which no known server strips it."""
+
 MIN_RATE = 0.005
 """A seam on which the model puts white space more rarely than this is taken for one on which it puts none."""
 
-MIN_EXPECTED = 0.1
+MIN_EXPECTED = 0.25
 """A provider that shows none at a seam is taken to strip it when so many of its rows should have shown some: rather a row too few than a wrong one."""
 
 MIN_ROWS, MIN_VERIFIED = 4, 20
@@ -41,6 +44,8 @@ class Seen:
     emitted: Counter[str] = field(default_factory=Counter)
     """Rows whose verified ids have white space at a seam."""
     verified: int = 0
+    texts: Counter[str] = field(default_factory=Counter)
+    """Rows whose text has reasoning, or content."""
 
     def add(self, other: "Seen") -> None:
         """Take in another's counts."""
@@ -51,6 +56,7 @@ class Seen:
             (self.length_deltas, other.length_deltas),
         ):
             mine.update(theirs)
+        self.texts.update(other.texts)
         self.shown.update(other.shown)
         self.emitted.update(other.emitted)
 
@@ -63,10 +69,8 @@ def learn(seen: dict[str | None, Seen]) -> dict[str | None, Habits]:
         for name, counts in seen.items():
             if name != provider:
                 others.add(counts)
-        may_strip = frozenset(seam for seam in SEAMS if not own.shown[seam])
-        judged = own.rows >= MIN_ROWS or others.verified >= MIN_VERIFIED
-        strips = frozenset(seam for seam in may_strip if judged and _rate(own, others, seam) >= max(MIN_RATE, MIN_EXPECTED / max(1, own.rows)))
-        habits[provider] = Habits(bills_end(own), may_strip, strips)
+        may_strip = frozenset(seam for seam in SEAMS if not own.shown[seam] and not own.shown[STRIPPED_WITH.get(seam, seam)])
+        habits[provider] = Habits(bills_end(own), may_strip, frozenset(seam for seam in may_strip if _strips(own, others, seam)))
     return habits
 
 
@@ -76,10 +80,18 @@ def bills_end(own: Seen) -> bool:
     return not (short and own.length_deltas[-1] <= own.length_deltas[0])
 
 
-def _rate(own: Seen, others: Seen, seam: str) -> float:
-    """Share of answers in which the model put white space at a seam, as far as it is known."""
+def _strips(own: Seen, others: Seen, seam: str) -> bool:
+    """Whether a provider that never showed white space at a seam should have."""
+    field_name = seam.partition("_")[0]
+    rows = own.texts[field_name]
+    if rows < MIN_ROWS and others.verified < MIN_VERIFIED:
+        return False
     if own.verified:
-        return own.emitted[seam] / own.verified
-    if not others.rows:
-        return 0.0
-    return max(others.shown[seam] / others.rows, others.emitted[seam] / others.verified if others.verified else 0.0)
+        rate = own.emitted[seam] / own.verified
+    else:
+        rate = max(_share(others.shown[seam], others.texts[field_name]), _share(others.emitted[seam], others.verified))
+    return rate >= MIN_RATE and rows * rate >= MIN_EXPECTED
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

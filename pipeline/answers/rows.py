@@ -92,6 +92,7 @@ class RowMaker:
                 continue
             outcome = self.rebuilder.rebuild(answer, reply.bill if len(reply.answers) == 1 else Bill(), Habits(), asked.thinking, asked.calls_before)
             counts.rows += 1
+            counts.texts.update(name for name, text in (("reasoning", answer.reasoning), ("content", answer.content)) if text)
             counts.shown.update(shown(answer.reasoning, answer.content))
             if outcome.plain_delta in (-1, 0):
                 (counts.length_deltas if answer.finish == "length" else counts.stop_deltas)[outcome.plain_delta] += 1

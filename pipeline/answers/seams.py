@@ -18,6 +18,7 @@ Change = dict[str, str]
 
 def variants(pieces: tuple[Piece, ...], seams: frozenset[str], usual: dict[str, str]) -> Iterator[tuple[tuple[Piece, ...], Change]]:
     """Every way to put white space back at the given seams, fewest seams first; `usual` adds what the format's template writes."""
+    pieces = _with_empty_content(pieces)
     places = _places(pieces)
     present = [seam for seam in SEAMS if seam in seams and seam in places]
     choices = [list(dict.fromkeys((*WHITE_SPACE, usual.get(seam, "")))) for seam in present]
@@ -25,6 +26,14 @@ def variants(pieces: tuple[Piece, ...], seams: frozenset[str], usual: dict[str, 
     for change in sorted(combined, key=lambda change: sum(map(bool, change.values()))):
         if kept := {seam: text for seam, text in change.items() if text}:
             yield _changed(pieces, places, kept), kept
+
+
+def _with_empty_content(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Make room between the close of the reasoning and the calls, where servers drop content that is only white space."""
+    for index, (piece, following) in enumerate(itertools.pairwise(pieces)):
+        if piece.kind == "think_close" and following.kind in ("tools_open", "call_open"):
+            return (*pieces[: index + 1], Piece("content", None, ""), *pieces[index + 1 :])
+    return pieces
 
 
 def _places(pieces: tuple[Piece, ...]) -> dict[str, int]:
