@@ -12,16 +12,6 @@ from pipeline.answers.markers import Markers
 from pipeline.schema.target import TargetRecord
 from pipeline.tokens import Tokenizer
 
-_AFTER = {
-    "think_open": "reasoning",
-    "think_close": "content",
-    "tools_open": "content",
-    "call_args": "call_args",
-    "call_close": "content",
-    "tools_close": "content",
-}
-"""Kind of the text that follows a marker."""
-
 _REPLACED = re.compile("�+")
 
 
@@ -45,23 +35,60 @@ def impossible(ids: Sequence[int], record: TargetRecord, tokenizer: Tokenizer) -
 
 
 def spans_of(ids: Sequence[int], record: TargetRecord, markers: Markers, thinking: Thinking) -> Built:
-    """Spans of an answer from its ids alone: the special tokens say what each stretch of text is."""
-    role_of = {token: role for role, (_, token) in markers.roles.items()}
+    """Spans of an answer from its ids alone: the special tokens say what each stretch of text is.
+
+    A marker out of place (a call's close where no call is open) is a `special` and changes nothing: servers skip it too.
+    """
     named = set(record.special_tokens.values())
-    named_text = "call_id" if "call_args" in markers.roles else "call_args"
-    kind = "reasoning" if thinking == "open" else "content"
+    state = _State({token: role for role, (_, token) in markers.roles.items()}, "reasoning" if thinking == "open" else "content")
     spans: list[Span] = []
     for position, token in enumerate(ids):
-        if token not in named:
-            if spans and spans[-1].kind == kind and spans[-1].end == position:
-                spans[-1] = Span(kind, spans[-1].start, position + 1)
-            else:
-                spans.append(Span(kind, position, position + 1))
-            continue
-        role = role_of.get(token, "special")
-        spans.append(Span("call_args_open" if role == "call_args" else role, position, position + 1))
-        kind = named_text if role == "call_open" else _AFTER.get(role, kind)
+        if token in named:
+            spans.append(Span(state.after(ids, position), position, position + 1))
+        elif spans and spans[-1].kind == state.text and spans[-1].end == position:
+            spans[-1] = Span(state.text, spans[-1].start, position + 1)
+        else:
+            spans.append(Span(state.text, position, position + 1))
     return Built(pack(ids), tuple(spans))
+
+
+class _State:
+    """Where in an answer we are."""
+
+    def __init__(self, roles: dict[int, str], text: str) -> None:
+        self._roles = roles
+        self._has_args = "call_args" in roles.values()
+        self.text = text
+        """Kind of the text that stands here."""
+        self._in_section = self._in_call = False
+
+    def after(self, ids: Sequence[int], position: int) -> str:
+        """Step over a special token; return its kind."""
+        role = self._roles.get(ids[position], "special")
+        if role == "think_open":
+            self.text = "reasoning"
+        elif role == "think_close":
+            self.text = "content"
+        elif role == "tools_open":
+            self._in_section, self.text = True, "content"
+        elif role == "call_open" and not self._in_call and (self._in_section or self._whole_call(ids, position)):
+            self._in_call, self.text = True, "call_id" if self._has_args else "call_args"
+        elif role == "call_args" and self._in_call and self.text == "call_id":
+            self.text = "call_args"
+            return "call_args_open"
+        elif role == "call_close" and self._in_call:
+            self._in_call, self.text = False, "content"
+        elif role == "tools_close" and self._in_section:
+            self._in_section = self._in_call = False
+            self.text = "content"
+        elif role != "end":
+            return "special"
+        return role
+
+    def _whole_call(self, ids: Sequence[int], position: int) -> bool:
+        """Whether the markers of a whole call follow: so a call stands even where its section's own marker is missing."""
+        following = [role for token in ids[position + 1 :] if (role := self._roles.get(token)) is not None]
+        return following[: 2 if self._has_args else 1] == (["call_args", "call_close"] if self._has_args else ["call_close"])
 
 
 def agrees(answer: Answer, built: Built, ids: Sequence[int], tokenizer: Tokenizer, record: TargetRecord) -> bool:
@@ -71,7 +98,7 @@ def agrees(answer: Answer, built: Built, ids: Sequence[int], tokenizer: Tokenize
     shown = (_plain(answer.reasoning), _plain(answer.content))
     said = _Said(built, ids, tokenizer, record)
     if answer.calls:
-        called = said.texts("call_args")
+        called = said.complete_calls()
         return shown == said.skipped() and len(called) == len(answer.calls) and all(map(_same_call, answer.calls, called))
     return shown in said.versions()
 
@@ -90,6 +117,15 @@ class _Said:
     def texts(self, kind: str) -> list[str]:
         """Text of every span of a kind."""
         return [self._text(self._ids[start:end]) for name, start, end in self._spans if name == kind]
+
+    def complete_calls(self) -> list[str]:
+        """Arguments of every call that was closed; servers leave the others out."""
+        following = [*(name for name, _, _ in self._spans[1:]), ""]
+        return [
+            self._text(self._ids[start:end])
+            for (name, start, end), then in zip(self._spans, following, strict=True)
+            if (name, then) == ("call_args", "call_close")
+        ]
 
     def skipped(self) -> tuple[str, str]:
         """Reasoning and content, special tokens left out."""
