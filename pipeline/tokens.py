@@ -82,6 +82,8 @@ class _Splintr:
 
         splintr's flat call parses special tokens; they lie above all others here, so the largest id tells whether it met one.
         """
+        if not self._first_special:
+            return _pack(self.encode(text))
         flat: bytes = self._flat(text)
         return flat if _largest(flat) < self._first_special else _pack(self.encode(text))
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pipeline.answers.answer import Answer, Call
 from pipeline.answers.formats import CallIds, Format, NamedCall, Thinking
 from pipeline.answers.markers import Markers, Piece
+from pipeline.answers.seams import templated
 
 MAX_READINGS = 48
 """Alternatives tried at most; beyond, an answer is too ambiguous for a count to decide."""
@@ -81,10 +82,11 @@ def readings(answer: Answer, context: Context, prompted: Prompted, marked: Marke
     combined = ((v, calls) for v in views(answer, context, prompted.thinking, marked) for calls in _call_options(answer, v, context, prompted.calls_before))
     for view, (call_pieces, repairs, reasons) in itertools.islice(combined, MAX_READINGS):
         for pieces, more in _tails(answer, view, call_pieces, context, prompted.thinking):
-            if pieces not in seen:
-                seen.add(pieces)
-                flags = tuple(dict.fromkeys((*view.reasons, *reasons, *more)))
-                yield Reading(pieces, (*view.repairs, *repairs), flags, view.rejects)
+            flags = tuple(dict.fromkeys((*view.reasons, *reasons, *more)))
+            for whole, seams in ((pieces, ()), (templated(pieces, context.format.seams), ("template_seams",))):
+                if whole not in seen:
+                    seen.add(whole)
+                    yield Reading(whole, (*view.repairs, *repairs, *seams), flags, view.rejects)
 
 
 def _plain_reading(answer: Answer, markers: Markers, prompted: Prompted, marked: Marked) -> Reading | None:

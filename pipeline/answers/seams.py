@@ -28,6 +28,21 @@ def variants(pieces: tuple[Piece, ...], spaces: Mapping[str, Sequence[str]], usu
             yield _changed(pieces, places, kept), kept
 
 
+def templated(pieces: tuple[Piece, ...], usual: Mapping[str, str]) -> tuple[Piece, ...]:
+    """The pieces with the template's own white space at every seam where the text shows none; unclosed reasoning gets none at its end."""
+    pieces = _with_empty_content(pieces)
+    places = _places(pieces)
+    closed = any(piece.kind == "think_close" for piece in pieces)
+    change = {}
+    for seam, space in usual.items():
+        if seam in places and (closed or seam != "reasoning_end"):
+            text = pieces[places[seam]].text
+            edge = text[:1] if seam.endswith("start") else text[-1:]
+            if not edge.isspace():
+                change[seam] = space
+    return tuple(piece for piece in _changed(pieces, places, change) if piece.text)
+
+
 def describe(change: Change) -> str:
     """The repair as a note."""
     return "seam " + " ".join(f"{seam}={text!r}" for seam, text in change.items())
