@@ -84,7 +84,7 @@ def loss_of(model: Llama, live: Live, row: Pack) -> Tensor:
 
     states = hidden(model, row.places, row.positions, attend)[0]
     written = row.labels >= 0
-    return functional.cross_entropy(live.logits(model, states[written]), row.labels[written])
+    return functional.cross_entropy(live.counted(functional.linear(states[written], model.head)), row.labels[written])
 
 
 def rate(step: int, steps: int) -> float:
