@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup drivers build test check bench lock clean
+.PHONY: help setup drivers compose build test check bench lock clean
 
 help: ## show this
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -25,6 +25,9 @@ $(READY): requirements.lock pyproject.toml
 	test -x .venv/bin/python || $(PYTHON) -m venv .venv
 	.venv/bin/pip install --quiet --disable-pip-version-check -r requirements.lock
 	touch $@
+
+compose: $(READY) ## refresh build/config.json and build/code.json
+	python -m pipeline compose
 
 build: $(READY) ## run the pipeline (dvc repro), then show what came out
 	dvc repro

@@ -9,7 +9,7 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -175,7 +175,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise InputError(f"{path}: {error.strerror or error}") from error
 
 
-def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
+def read_jsonl(path: Path) -> Generator[tuple[int, Any], None, None]:
     """Each line's number (from 1) and its value.
 
     Raises:
@@ -218,3 +218,58 @@ def sha256_folder(folder: Path) -> str:
         if path.is_file():
             digest.update(f"{path.relative_to(folder).as_posix()}\0{sha256_file(path)}\n".encode())
     return digest.hexdigest()
+
+
+class KeyedLines:
+    """A JSONL file whose lines are wanted by their `id`, mostly in the file's own order; one line in memory at a time.
+
+    As long as ids are asked for in the order of the file, it is read once from front to back. The first id out of order makes an
+    index of where each line begins.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines = read_jsonl(path)
+        self._offsets: dict[str, int] | None = None
+
+    def get(self, key: str) -> Any:
+        """Return the value of the line with this id, or None when there is none.
+
+        Raises:
+            InputError: the file is missing, or a line is not JSON or has no id.
+
+        """
+        if self._offsets is None:
+            for number, value in self._lines:
+                if self._id(value, number) == key:
+                    return value
+                break
+            self._lines.close()
+            self._offsets = self._index()
+        offset = self._offsets.get(key)
+        if offset is None:
+            return None
+        with open(self.path, "rb") as file:
+            file.seek(offset)
+            return orjson.loads(file.readline())
+
+    def _id(self, value: Any, number: int) -> str:
+        if not isinstance(value, dict) or not isinstance(value.get("id"), str):
+            raise InputError(f"{self.path}:{number}: needs an object with a string `id`; found {str(value)[:80]!r}")
+        return str(value["id"])
+
+    def _index(self) -> dict[str, int]:
+        offsets: dict[str, int] = {}
+        at = 0
+        for number, line in enumerate(self._raw(), 1):
+            if line.strip():
+                try:
+                    offsets.setdefault(self._id(orjson.loads(line), number), at)
+                except orjson.JSONDecodeError as error:
+                    raise InputError(f"{self.path}:{number}: not JSON: {error}; found {line[:80]!r}") from error
+            at += len(line)
+        return offsets
+
+    def _raw(self) -> Iterator[bytes]:
+        with open(self.path, "rb") as file:
+            yield from file

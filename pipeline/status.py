@@ -48,6 +48,8 @@ def main(argv: list[str]) -> None:
     console.print(table)
     result = _read(BUILD / "drafter/eval.json")
     if result:
-        console.print(f"drafter: acceptance length {result['acceptance_length']:.2f} with {result['draft_tokens']} draft tokens on {result['prompts']} held-out prompts")
+        console.print(
+            f"drafter: acceptance length {result['acceptance_length']:.2f} with {result['draft_tokens']} draft tokens on {result['prompts']} held-out prompts"
+        )
     else:
         console.print("drafter: not evaluated yet; run `dvc repro`")

@@ -3,6 +3,7 @@
 Apart from `artifacts` so that stages without tables start without pyarrow.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -77,3 +78,62 @@ def read_rows(path: Path, schema: pa.Schema) -> Iterator[dict[str, Any]]:
             yield from batch.to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: damaged Parquet file: {error}") from error
+
+
+def read_batches(path: Path, schema: pa.Schema, rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    """Rows of a Parquet file in order, as Arrow batches of at most ``rows``.
+
+    Raises:
+        InputError: as `open_table`; or a page of the file is damaged.
+
+    """
+    file = open_table(path, schema)
+    try:
+        yield from file.iter_batches(batch_size=rows, columns=schema.names)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: damaged Parquet file: {error}") from error
+
+
+@contextlib.contextmanager
+def writing_table(path: Path, schema: pa.Schema) -> Iterator["TableWriter"]:
+    """Open a Parquet file (zstd) for writing a batch at a time; it appears, whole, only when the block ends well.
+
+    Raises:
+        DiskError: as `artifacts.writing`.
+
+    """
+    with writing(path) as file, pq.ParquetWriter(file, schema, compression="zstd", write_statistics=True) as writer:
+        table = TableWriter(writer, schema)
+        yield table
+        table.flush(0)
+
+
+class TableWriter:
+    """Gathers batches and writes row groups of BATCH_ROWS, so that equal rows give equal bytes however they were handed over."""
+
+    def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema) -> None:
+        self._writer = writer
+        self._schema = schema
+        self._waiting: list[pa.RecordBatch] = []
+        self._rows = 0
+        self.count = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append a batch in the columns of the schema."""
+        self._waiting.append(batch.cast(self._schema))
+        self._rows += batch.num_rows
+        self.count += batch.num_rows
+        self.flush(BATCH_ROWS)
+
+    def write_rows(self, rows: list[dict[str, Any]]) -> None:
+        """Append rows."""
+        if rows:
+            self.write(pa.RecordBatch.from_pylist(rows, schema=self._schema))
+
+    def flush(self, group: int) -> None:
+        """Write what waits, in row groups; with ``group`` 0 the last, shorter one too."""
+        while self._rows and self._rows >= group:
+            table = pa.Table.from_batches(self._waiting, schema=self._schema).combine_chunks()
+            self._writer.write_table(table.slice(0, BATCH_ROWS))
+            self._waiting = table.slice(BATCH_ROWS).to_batches()
+            self._rows = max(self._rows - BATCH_ROWS, 0)

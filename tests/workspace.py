@@ -19,6 +19,8 @@ class Workspace:
     """A clone in a temporary folder."""
 
     root: Path
+    wrapper: tuple[str, ...] = ()
+    """Words put before every command, for example those of `tests.offline`."""
 
     def environment(self) -> dict[str, str]:
         """The environment of a person's shell: nothing of ours leaks in, our interpreter comes first."""
@@ -27,7 +29,7 @@ class Workspace:
 
     def run(self, *command: str, check: bool = True, timeout: float = 600) -> subprocess.CompletedProcess[str]:
         """Run a command here; show everything that it said when it fails and must not."""
-        done = subprocess.run(command, cwd=self.root, env=self.environment(), capture_output=True, text=True, timeout=timeout, check=False)
+        done = subprocess.run([*self.wrapper, *command], cwd=self.root, env=self.environment(), capture_output=True, text=True, timeout=timeout, check=False)
         assert not check or done.returncode == 0, f"{' '.join(command)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done
 
@@ -52,7 +54,7 @@ class Workspace:
         self.write(name, text.replace(old, new, 1))
 
 
-def copy_of_repository(to: Path) -> Workspace:
+def copy_of_repository(to: Path, wrapper: tuple[str, ...] = ()) -> Workspace:
     """Copy what git knows or would take, and make it a repository of its own."""
     listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
     for name in filter(None, listed.stdout.split("\0")):
@@ -60,7 +62,7 @@ def copy_of_repository(to: Path) -> Workspace:
         if source.is_file() and not name.startswith("tests/"):
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, to / name)
-    workspace = Workspace(to)
+    workspace = Workspace(to, wrapper)
     (to / "dvc.lock").unlink(missing_ok=True)
     for command in (
         ["init", "-q", "-b", "main"],

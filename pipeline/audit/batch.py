@@ -1,0 +1,140 @@
+"""Some rows of a tokens table as flat arrays, with what several checks need worked out once."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pipeline.audit.context import Context
+from pipeline.audit.retokenize import Run, text_runs
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Lists of ids laid end to end: row i is ``values[starts[i]:starts[i + 1]]``."""
+
+    values: NDArray[np.int32]
+    starts: Ints
+
+    def __getitem__(self, row: int) -> NDArray[np.int32]:
+        return self.values[self.starts[row] : self.starts[row + 1]]
+
+    @property
+    def lengths(self) -> Ints:
+        """Length of each row."""
+        return np.diff(self.starts)
+
+    def where(self, flat: Ints) -> tuple[Ints, Ints]:
+        """Row and position in its row of each index into ``values``."""
+        rows = np.searchsorted(self.starts, flat, side="right") - 1
+        return rows, flat - self.starts[rows]
+
+
+def ragged(column: Any) -> Ragged:
+    """Flat arrays of a list<int32> column; a slice of a larger one too."""
+    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    values = column.values.slice(offsets[0], offsets[-1] - offsets[0]).to_numpy(zero_copy_only=False)
+    return Ragged(values, offsets - offsets[0])
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Where one id occurs in the completions of a batch."""
+
+    rows: Ints
+    positions: Ints
+    counts: Ints
+    """Occurrences in each row; [rows of the batch]."""
+    first: Ints
+    """Position of the first occurrence in each row, or -1; [rows of the batch]."""
+
+
+class Batch:
+    """Rows of the table from ``start`` on, in the columns of schema/tokens.py, with what came with them."""
+
+    def __init__(
+        self, context: Context, table: pa.RecordBatch, start: int, prompts: list[dict[str, Any] | None] | None = None, responses: list[Any] | None = None
+    ) -> None:
+        self.context = context
+        self.table = table
+        self.start = start
+        self.size = table.num_rows
+        self.prompts: list[dict[str, Any] | None] = prompts if prompts is not None else [None] * self.size
+        self.responses: list[Any] = responses if responses is not None else [None] * self.size
+        self._hits: dict[int, Hits] = {}
+
+    def column(self, name: str) -> list[Any]:
+        """One column as Python values."""
+        return self.table.column(name).to_pylist()  # type: ignore[no-any-return]
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """Id of each row."""
+        return self.column("id")
+
+    @cached_property
+    def completion(self) -> Ragged:
+        """What the model emitted."""
+        return ragged(self.table.column("completion_ids"))
+
+    @cached_property
+    def prompt(self) -> Ragged:
+        """What the model read."""
+        return ragged(self.table.column("prompt_ids"))
+
+    @cached_property
+    def present(self) -> NDArray[np.bool_]:
+        """Whether a row has a completion at all; a rejected one has none, and nothing to check in it."""
+        return np.fromiter((status != "reject" for status in self.column("status")), dtype=np.bool_, count=self.size)
+
+    @cached_property
+    def cut(self) -> NDArray[np.bool_]:
+        """Whether the token limit, not the model, ended the answer: then what should stand at its end may be missing."""
+        return np.fromiter((reason == "length" for reason in self.column("finish_reason")), dtype=np.bool_, count=self.size)
+
+    @cached_property
+    def opened(self) -> NDArray[np.bool_]:
+        """Whether the prompt opened the reasoning, so that the completion must only close it.
+
+        Read off the prompt's last ids (a line break may follow the tag); without a prompt, the chat format's habit.
+        """
+        think_open = self.context.role("think_open")
+        opened = np.zeros(self.size, dtype=np.bool_)
+        if think_open is None:
+            return opened
+        for row in range(self.size):
+            tail = self.prompt[row][-3:]
+            opened[row] = think_open in tail and self.context.role("think_close") not in tail if len(tail) else self.context.record.chat == "kimi_k25"
+        return opened
+
+    @cached_property
+    def thinks(self) -> NDArray[np.bool_]:
+        """Whether a row's completion must close a reasoning."""
+        if self.context.role("think_close") is None or self.context.expect.reasoning == "forbidden":
+            return np.zeros(self.size, dtype=np.bool_)
+        if self.context.expect.reasoning == "required":
+            return np.ones(self.size, dtype=np.bool_)
+        closed: NDArray[np.bool_] = self.hits(self.context.role("think_close")).counts > 0
+        unknown: NDArray[np.bool_] = self.prompt.lengths == 0
+        return self.opened | closed | unknown
+
+    def hits(self, token: int | None) -> Hits:
+        """Where an id occurs; nowhere when it is None."""
+        if token is None:
+            token = -1
+        if token not in self._hits:
+            rows, positions = self.completion.where(np.flatnonzero(self.completion.values == token))
+            first = np.full(self.size, -1, dtype=np.int64)
+            first[rows[::-1]] = positions[::-1]
+            self._hits[token] = Hits(rows, positions, np.bincount(rows, minlength=self.size), first)
+        return self._hits[token]
+
+    @cached_property
+    def runs(self) -> list[list[Run]]:
+        """Stretches of ordinary text in each completion, decoded."""
+        return text_runs(self.context, self.completion.values, self.completion.starts)

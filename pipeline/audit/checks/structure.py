@@ -1,0 +1,81 @@
+"""The seven properties of an answer's form.
+
+They hold for answers that the model ended by itself. Where the token limit cut an answer (finish_reason `length`), what the
+model had not come to yet is not missed; what stands there must still be right.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pipeline.audit.batch import Batch
+from pipeline.audit.checks.registry import Complaint, check
+from pipeline.audit.config import CheckSection, RoundTripSection
+from pipeline.audit.retokenize import changed
+
+
+@check("ends_with_end_token", "The answer ends with the end token, unless the token limit cut it.")
+def ends_with_end_token(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    end = batch.context.role("end")
+    for row in np.flatnonzero(batch.present & ~batch.cut).tolist():
+        ids = batch.completion[row]
+        if not len(ids):
+            yield Complaint(row, None, f"the completion is empty; it should end with {end}")
+        elif ids[-1] != end:
+            yield Complaint(row, len(ids) - 1, f"ends with {ids[-1]} ({batch.context.tokenizer.show(int(ids[-1]))!r}), not with {end}")
+
+
+@check("one_think_close", "The reasoning is closed exactly once (not at all where the dataset forbids reasoning or the token limit came first).")
+def one_think_close(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    close = batch.hits(batch.context.role("think_close"))
+    for row in np.flatnonzero(batch.present).tolist():
+        found, wanted = int(close.counts[row]), int(batch.thinks[row])
+        if found == wanted or (found == 0 and batch.cut[row]):
+            continue
+        second = close.positions[close.rows == row][wanted] if found > wanted else None
+        yield Complaint(row, None if second is None else int(second), f"{found} think-close tokens, {wanted} expected")
+
+
+@check("think_close_position", "The reasoning is closed before the end token, and something stands between the two.")
+def think_close_position(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    close, end = batch.hits(batch.context.role("think_close")).first, batch.hits(batch.context.role("end")).first
+    for row in np.flatnonzero(batch.present & (close >= 0)).tolist():
+        at, length = int(close[row]), len(batch.completion[row])
+        if 0 <= end[row] < at:
+            yield Complaint(row, at, f"think-close at {at} stands after the end token at {end[row]}")
+        elif at >= length - 2 and not batch.cut[row]:
+            yield Complaint(row, at, f"think-close at {at} of {length} tokens: no answer follows it")
+
+
+@check("one_end_token", "The end token occurs exactly once (not at all where the token limit came first).")
+def one_end_token(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    end = batch.hits(batch.context.role("end"))
+    for row in np.flatnonzero(batch.present & (end.counts != 1)).tolist():
+        if end.counts[row] == 0 and batch.cut[row]:
+            continue
+        yield Complaint(row, int(end.first[row]) if end.counts[row] else None, f"{end.counts[row]} end tokens, 1 expected")
+
+
+@check("no_think_open", "The answer opens no reasoning: the prompt did, or it stands first where the chat format lets the model open it.")
+def no_think_open(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    opens = batch.hits(batch.context.role("think_open"))
+    for row, position in zip(opens.rows.tolist(), opens.positions.tolist(), strict=True):
+        if position > 0 or batch.opened[row]:
+            yield Complaint(row, position, f"think-open token at {position}")
+
+
+@check("round_trip", "Decoding the answer and encoding it again gives the same tokens, but for a small share.")
+def round_trip(batch: Batch, settings: RoundTripSection) -> Iterator[Complaint]:
+    for row, runs in enumerate(batch.runs):
+        differing = [position for run in runs for position in changed(batch.context, run)]
+        length = len(batch.completion[row])
+        if differing and len(differing) > settings.max_rate * length:
+            yield Complaint(row, differing[0], f"{len(differing)} of {length} tokens differ after decoding and encoding ({len(differing) / length:.1%})")
+
+
+@check("reasoning_not_empty", "Where the answer closes a reasoning, there is text before the closing.")
+def reasoning_not_empty(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    close = batch.hits(batch.context.role("think_close")).first
+    for row in np.flatnonzero(batch.present & batch.thinks & (close >= 0)).tolist():
+        if not any(run.text.strip() for run in batch.runs[row] if run.end <= close[row]):
+            yield Complaint(row, int(close[row]), "no text stands before the think-close token")

@@ -1,0 +1,42 @@
+"""What every check may know besides the rows: the target, its vocabulary as tables, and the dataset's expectations."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.audit.config import ExpectSection
+from pipeline.schema.target import TargetRecord
+from pipeline.tokens import Tokenizer
+
+
+@dataclass(frozen=True)
+class Context:
+    """Fixed for a whole audit."""
+
+    record: TargetRecord
+    tokenizer: Tokenizer
+    expect: ExpectSection
+    allow: tuple[str, ...]
+    deny: tuple[str, ...]
+    pieces: list[bytes]
+    """Bytes of each id below the vocabulary's size; empty for special and reserved ids."""
+    ordinary: NDArray[np.bool_]
+    """Whether an id stands for bytes of text; [vocab_size]."""
+
+    def role(self, name: str) -> int | None:
+        """Id of the token that plays a role, or None where the format has none."""
+        return self.record.role_id(name)
+
+
+def make_context(
+    record: TargetRecord,
+    tokenizer: Tokenizer,
+    expect: ExpectSection | None = None,
+    allow: list[str] | None = None,
+    deny: list[str] | None = None,
+) -> Context:
+    """Tabulate a target's vocabulary once; a few hundred milliseconds."""
+    pieces = [tokenizer.token_bytes(token) for token in range(record.vocab_size)]
+    ordinary = np.fromiter(map(bool, pieces), dtype=np.bool_, count=len(pieces))
+    return Context(record, tokenizer, expect or ExpectSection(), tuple(allow or ()), tuple(deny or ()), pieces, ordinary)

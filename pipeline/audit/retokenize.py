@@ -1,0 +1,77 @@
+"""Ids to text and back: the stretches of ordinary tokens in a completion, and which tokens the tokenizer would choose again.
+
+Special and reserved ids divide the stretches; they stand for themselves and are never encoded from text.
+"""
+
+import codecs
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.audit.context import Context
+
+
+class Run(NamedTuple):
+    """A stretch of ordinary tokens: [start, end) of the row's completion."""
+
+    start: int
+    end: int
+    ids: list[int]
+    data: bytes
+    text: str
+    """The bytes as text; each byte that is not UTF-8 became a NUL, so that lengths in bytes stay true."""
+    bad_byte: int | None
+    """Offset of the first byte that is not UTF-8, or None."""
+
+
+def _nul_for_each_bad_byte(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "\0" * (error.end - error.start), error.end
+
+
+codecs.register_error("aerie.nul", _nul_for_each_bad_byte)
+
+
+def decode(data: bytes) -> tuple[str, int | None]:
+    """Text of some bytes, and the offset of the first byte that is not UTF-8."""
+    try:
+        return data.decode(), None
+    except UnicodeDecodeError as error:
+        return data.decode("utf-8", "aerie.nul"), error.start
+
+
+def text_runs(context: Context, values: NDArray[np.int32], starts: NDArray[np.int64]) -> list[list[Run]]:
+    """Stretches of ordinary tokens of each row of flat ids."""
+    size = len(context.pieces)
+    ordinary = context.ordinary[np.clip(values, 0, size - 1)] & (values >= 0) & (values < size)
+    opens = ordinary.copy()
+    opens[1:] &= ~ordinary[:-1]
+    row_starts = starts[:-1][starts[:-1] < len(values)]
+    opens[row_starts] |= ordinary[row_starts]
+    closes = ordinary.copy()
+    closes[:-1] &= opens[1:] | ~ordinary[1:]
+    begins, ends = np.flatnonzero(opens), np.flatnonzero(closes) + 1
+    rows = np.searchsorted(starts, begins, side="right") - 1
+    runs: list[list[Run]] = [[] for _ in range(len(starts) - 1)]
+    piece = context.pieces.__getitem__
+    for row, begin, end, offset in zip(rows.tolist(), begins.tolist(), ends.tolist(), starts[rows].tolist(), strict=True):
+        ids = values[begin:end].tolist()
+        data = b"".join(map(piece, ids))
+        runs[row].append(Run(begin - offset, end - offset, ids, data, *decode(data)))
+    return runs
+
+
+def changed(context: Context, run: Run) -> list[int]:
+    """Positions in the completion of the tokens that encoding the run's text does not give back at the same bytes."""
+    again = context.tokenizer.encode(run.text)
+    if again == run.ids:
+        return []
+    kept = set(_ends(context, again))
+    return [run.start + index for index, piece in enumerate(_ends(context, run.ids)) if piece not in kept]
+
+
+def _ends(context: Context, ids: list[int]) -> list[tuple[int, int]]:
+    """Each token with the byte after its last."""
+    ends = np.cumsum([len(context.pieces[token]) for token in ids])
+    return list(zip(ends.tolist(), ids, strict=True))

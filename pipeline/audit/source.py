@@ -1,0 +1,58 @@
+"""Where an audit's rows come from: the tokens table, joined with prompts and responses by id, a batch at a time."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.artifacts import KeyedLines
+from pipeline.audit.batch import Batch
+from pipeline.audit.context import Context
+from pipeline.schema.tokens import SCHEMA
+from pipeline.tables import read_batches
+
+BATCH_ROWS = 256
+BATCH_TOKENS = 1 << 20
+"""A batch has at most so many rows, and at most so many tokens unless one row has more: memory does not depend on the file."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows that can be read again from the start, as often as needed."""
+
+    tables: Callable[[], Iterator[pa.RecordBatch]]
+    """Batches in the columns of schema/tokens.py."""
+    prompts: Path | None = None
+    responses: Path | None = None
+
+    def small_tables(self) -> Iterator[pa.RecordBatch]:
+        """Batches cut to size."""
+        for table in self.tables():
+            yield from cut(table)
+
+    def batches(self, context: Context) -> Iterator[Batch]:
+        """Batches with the prompt and the response of each row, where files for them are given."""
+        prompts, responses = (KeyedLines(path) if path else None for path in (self.prompts, self.responses))
+        start = 0
+        for table in self.small_tables():
+            ids = table.column("id").to_pylist()
+            yield Batch(context, table, start, [prompts.get(i) for i in ids] if prompts else None, [responses.get(i) for i in ids] if responses else None)
+            start += table.num_rows
+
+
+def cut(table: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Halve a batch until each part is small enough."""
+    size = table.num_rows
+    tokens = sum(pc.sum(pc.list_value_length(table.column(name))).as_py() or 0 for name in ("prompt_ids", "completion_ids"))
+    if size <= 1 or (size <= BATCH_ROWS and tokens <= BATCH_TOKENS):
+        yield table
+    else:
+        yield from cut(table.slice(0, size // 2))
+        yield from cut(table.slice(size // 2))
+
+
+def parquet(path: Path) -> Callable[[], Iterator[pa.RecordBatch]]:
+    """Batches of a tokens.parquet."""
+    return lambda: read_batches(path, SCHEMA, BATCH_ROWS)

@@ -1,0 +1,49 @@
+"""The audit of one dataset: rows in, findings, accepted rows, a report and a verdict out.
+
+A no-go does not fail this stage, because DVC records no failed stage and the report would be lost; the gate acts on the verdict.
+"""
+
+from pathlib import Path
+
+from pipeline.artifacts import read_model
+from pipeline.audit.config import AuditSection, ExpectSection
+from pipeline.audit.context import make_context
+from pipeline.audit.outputs import Outputs, write_audit
+from pipeline.audit.source import Source, parquet
+from pipeline.schema.target import TargetRecord
+from pipeline.section import Section
+from pipeline.tokens import open_tokenizer
+
+
+class Config(Section):
+    """What the stage is given of the configuration."""
+
+    audit: AuditSection
+    expect: ExpectSection
+    allow: list[str]
+    deny: list[str]
+
+
+def run(
+    config: Config,
+    *,
+    prompts: Path,
+    responses: Path,
+    tokens: Path,
+    record: Path,
+    accepted: Path,
+    findings: Path,
+    report: Path,
+    summary: Path,
+) -> None:
+    """Audit a dataset.
+
+    Raises:
+        InputError: an input is missing or malformed.
+        TokenizerError: the tokenizer is not the recorded one.
+
+    """
+    target = read_model(record, TargetRecord)
+    context = make_context(target, open_tokenizer(target), config.expect, config.allow, config.deny)
+    source = Source(parquet(tokens), prompts, responses)
+    write_audit(f"Audit of {accepted.parent.name}", source, context, config.audit, Outputs(accepted, findings, report, summary))

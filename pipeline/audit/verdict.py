@@ -1,0 +1,32 @@
+"""Go or no-go for a dataset, with every reason in words."""
+
+from pipeline.audit.config import AuditSection
+from pipeline.audit.engine import Tally
+from pipeline.section import Section
+
+
+class Verdict(Section):
+    """What the gate stage acts on."""
+
+    verdict: str
+    """go or no-go."""
+    reasons: list[str]
+    """Why not; empty for go."""
+
+
+def judge(tally: Tally, section: AuditSection) -> Verdict:
+    """Compare the counts with the gate's thresholds and each check's own limit."""
+    reasons = []
+    gate = section.gate
+    held = tally.rows - tally.status["reject"]
+    if tally.rows_with_error > gate.max_error_rate * held:
+        reasons.append(
+            f"{tally.rows_with_error} of {held} rows with ids have an error ({tally.rows_with_error / held:.1%}); gate.max_error_rate is {gate.max_error_rate:.1%}"
+        )
+    if tally.accepted < gate.min_accepted:
+        reasons.append(f"{tally.accepted} rows are left for training; gate.min_accepted is {gate.min_accepted}")
+    for name, counted in tally.checks.items():
+        limit = section.check(name).max_share
+        if limit is not None and counted.rows > limit * tally.rows:
+            reasons.append(f"{name}: {counted.rows} of {tally.rows} rows ({counted.rows / tally.rows:.1%}); audit.{name}.max_share is {limit:.1%}")
+    return Verdict(verdict="no-go" if reasons else "go", reasons=reasons)

@@ -1,0 +1,78 @@
+"""Did the stand-in learn the form? Greedy answers to prompts that it never saw, judged by their ids."""
+
+import re
+from collections.abc import Sequence
+
+import orjson
+import torch
+
+from pipeline.decoder import Decoder
+from pipeline.live import Live
+from pipeline.llama import Llama
+from pipeline.target.marks import Marks
+from pipeline.tokens import Tokenizer
+
+LONGEST = 192
+"""Tokens that an answer may take."""
+
+_ROWS = 32
+
+
+def greedy(model: Llama, live: Live, prompts: Sequence[list[int]], end: int) -> list[list[int]]:
+    """Most likely ids after each prompt, up to and including ``end``, or `LONGEST` of them."""
+    order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
+    answers: dict[int, list[int]] = {}
+    for start in range(0, len(order), _ROWS):
+        group = order[start : start + _ROWS]
+        decoder = Decoder(model, live, len(group), max(len(prompts[number]) for number in group) + LONGEST)
+        last = {row: decoder.start(row, prompts[number]) for row, number in enumerate(group)}
+        written: dict[int, list[int]] = {row: [] for row in last}
+        while last:
+            for row, logits in last.items():
+                place = int(torch.argmax(logits))
+                written[row].append(int(live.ids[place] if place < len(live.ids) else live.unused[0]))
+            going = [row for row in last if written[row][-1] != end and len(written[row]) < LONGEST]
+            last = dict(zip(going, decoder.step(going, [written[row][-1] for row in going]), strict=True)) if going else {}
+        answers |= {number: written[row] for row, number in enumerate(group)}
+    return [answers[number] for number in range(len(prompts))]
+
+
+def fault(marks: Marks, tokenizer: Tokenizer, ids: Sequence[int], wanted_calls: int) -> str | None:
+    """Say what is wrong with the form of an answer, or None: one think-close, the end token last, the calls asked for in valid JSON."""
+    if not ids or ids[-1] != marks.end:
+        return "no end token"
+    if (found := list(ids).count(marks.think_close)) != 1:
+        return f"{found} think-closes"
+    rest = list(ids[ids.index(marks.think_close) + 1 : -1])
+    if not wanted_calls:
+        return "a special token in the text" if any(token in tokenizer.special_texts for token in rest) else None
+    if marks.tools_open not in rest or rest[-1] != marks.tools_close:
+        return "no whole tool section"
+    return _section_fault(marks, tokenizer, rest[rest.index(marks.tools_open) + 1 : -1], wanted_calls)
+
+
+def _section_fault(marks: Marks, tokenizer: Tokenizer, section: list[int], wanted: int) -> str | None:
+    calls = 0
+    while section:
+        if section[0] != marks.call_open or marks.call_close not in section:
+            return "a call that is not opened or not closed"
+        end = section.index(marks.call_close)
+        if why := _call_fault(marks, tokenizer, section[1:end]):
+            return why
+        section = section[end + 1 :]
+        calls += 1
+    return None if calls == wanted else f"{calls} calls where {wanted} were asked for"
+
+
+def _call_fault(marks: Marks, tokenizer: Tokenizer, call: list[int]) -> str | None:
+    if call.count(marks.call_args) != 1:
+        return "a call without arguments"
+    at = call.index(marks.call_args)
+    name = tokenizer.decode_bytes(call[:at])
+    if not re.fullmatch(rb"functions\.\w+:\d+", name):
+        return f"a call named {name!r}"
+    try:
+        arguments = orjson.loads(tokenizer.decode_bytes(call[at + 1 :]))
+    except orjson.JSONDecodeError:
+        return "arguments that are not JSON"
+    return None if isinstance(arguments, dict) else "arguments that are no object"

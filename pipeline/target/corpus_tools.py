@@ -1,0 +1,167 @@
+"""Conversations with tools: one call, two calls, a call after a result, an answer from a result, and no call at all."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from pipeline.target.conversation import CITIES, NAMES, Call, Conversation, maybe_system, seam, user
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Something that a tool is for: how a user asks for it, and what call answers it."""
+
+    ask: str
+    """The user's words."""
+    short: str
+    """The same as part of a sentence."""
+    arguments: dict[str, Any]
+
+
+_SUBJECTS = ("ferries", "museums", "trains", "parks", "hotels", "music")
+
+
+def _weather(rng: Random) -> Wish:
+    city = rng.choice(CITIES)
+    ask = rng.choice((f"What is the weather in {city}?", f"Is it cold in {city} today?", f"How warm is it in {city}?"))
+    return Wish(ask, f"the weather in {city}", {"city": city, **({"unit": rng.choice(("celsius", "kelvin"))} if rng.random() < 0.2 else {})})
+
+
+def _time(rng: Random) -> Wish:
+    city = rng.choice(CITIES)
+    return Wish(rng.choice((f"What time is it in {city}?", f"How late is it in {city} now?")), f"the time in {city}", {"city": city})
+
+
+def _search(rng: Random) -> Wish:
+    subject, city = rng.choice(_SUBJECTS), rng.choice(CITIES)
+    query = f"{subject} in {city}"
+    ask = rng.choice((f"Find {query}.", f"Please search for {query}."))
+    return Wish(ask, query, {"query": query, **({"limit": rng.randint(2, 9)} if rng.random() < 0.5 else {})})
+
+
+def _message(rng: Random) -> Wish:
+    name, text = rng.choice(NAMES), rng.choice(("I am late.", "See you soon.", "Call me.", "Dinner is ready."))
+    return Wish(rng.choice((f'Tell {name}: "{text}"', f'Send {name} the message "{text}"')), f"a message to {name}", {"to": name, "text": text})
+
+
+def _timer(rng: Random) -> Wish:
+    minutes = rng.randint(2, 20)
+    ask = rng.choice((f"Set a timer for {minutes} minutes.", f"Wake me in {minutes} minutes."))
+    return Wish(ask, f"a timer of {minutes} minutes", {"minutes": minutes})
+
+
+_TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
+_TOOLS: dict[str, tuple[str, dict[str, Any], list[str], Callable[[Random], Wish]]] = {
+    "get_weather": ("Weather of a city", {"city": _TEXT, "unit": _TEXT}, ["city"], _weather),
+    "get_time": ("Time in a city", {"city": _TEXT}, ["city"], _time),
+    "search": ("Search the web", {"query": _TEXT, "limit": _NUMBER}, ["query"], _search),
+    "send_message": ("Send a message", {"to": _TEXT, "text": _TEXT}, ["to", "text"], _message),
+    "set_timer": ("Set a timer", {"minutes": _NUMBER}, ["minutes"], _timer),
+}
+_RESULTS: dict[str, Callable[[Random], tuple[str, str]]] = {
+    "get_weather": lambda rng: _same(f"{rng.randint(2, 19)} degrees, {rng.choice(('sun', 'rain', 'snow', 'wind'))}"),
+    "get_time": lambda rng: _same(f"{rng.randint(1, 19)}:{rng.choice(('00', '15', '30'))}"),
+    "search": lambda rng: _same(f"{rng.randint(2, 19)} results"),
+    "send_message": lambda _: ("ok", "done"),
+    "set_timer": lambda _: ("ok", "done"),
+}
+"""What a tool returns, and how the answer says it."""
+
+
+def _same(text: str) -> tuple[str, str]:
+    return text, text
+
+
+def _declare(name: str) -> dict[str, Any]:
+    description, properties, required, _ = _TOOLS[name]
+    parameters = {"type": "object", "properties": properties, "required": required}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+def _offer(rng: Random, needed: list[str]) -> list[dict[str, Any]]:
+    """Declare the tools needed and at times one more, in an order that says nothing."""
+    others = [name for name in _TOOLS if name not in needed]
+    names = list(dict.fromkeys(needed)) + ([rng.choice(others)] if rng.random() < 0.5 else [])
+    rng.shuffle(names)
+    return [_declare(name) for name in names]
+
+
+def _call(name: str, index: int, wish: Wish) -> Call:
+    return Call(name, index, json.dumps(wish.arguments))
+
+
+def _plan(rng: Random, name: str, wish: Wish) -> str:
+    first = rng.choice((f"The user wants {wish.short}.", f"They ask for {wish.short}.", f"This is about {wish.short}."))
+    return f"{first} {rng.choice((f'The tool {name} can do this.', f'I should call {name}.', f'I will use {name}.'))}"
+
+
+def _say(rng: Random) -> str:
+    return rng.choice(("Let me check.", "One moment.", "I will do that.")) if rng.random() < 0.3 else ""
+
+
+def _one(rng: Random) -> Conversation:
+    name = rng.choice(list(_TOOLS))
+    wish = _TOOLS[name][3](rng)
+    return Conversation([user(wish.ask)], _plan(rng, name, wish), _say(rng), (_call(name, 0, wish),), _offer(rng, [name]))
+
+
+def _two(rng: Random) -> Conversation:
+    names = [rng.choice(list(_TOOLS)) for _ in range(2)]
+    wishes = [_TOOLS[name][3](rng) for name in names]
+    thought = f"There are two things to do: {wishes[0].short} and {wishes[1].short}. I will call {names[0]} and then {names[1]}."
+    calls = tuple(_call(name, index, wish) for index, (name, wish) in enumerate(zip(names, wishes, strict=True)))
+    return Conversation([user(f"{wishes[0].ask} {wishes[1].ask}")], thought, _say(rng), calls, _offer(rng, names))
+
+
+def _history(name: str, index: int, wish: Wish, thought: str, result: str) -> list[dict[str, Any]]:
+    """Give a turn that called a tool, and what the tool returned."""
+    call = _call(name, index, wish)
+    ident = f"functions.{call.name}:{call.index}"
+    return [
+        user(wish.ask),
+        {
+            "role": "assistant",
+            "content": "",
+            "reasoning_content": thought,
+            "tool_calls": [{"id": ident, "type": "function", "function": {"name": name, "arguments": call.arguments}}],
+        },
+        {"role": "tool", "tool_call_id": ident, "content": result},
+    ]
+
+
+def _answered(rng: Random) -> Conversation:
+    name = rng.choice(list(_TOOLS))
+    wish = _TOOLS[name][3](rng)
+    result, said = _RESULTS[name](rng)
+    messages = _history(name, 0, wish, _plan(rng, name, wish), result)
+    thought = rng.choice((f"The tool {name} says {said}. I can answer now.", f"The result is {said}. No other call is needed for {wish.short}."))
+    return Conversation(
+        messages, thought, rng.choice((f"For {wish.short}: {said}.", f"I asked for {wish.short}, and it says {said}.")), (), _offer(rng, [name])
+    )
+
+
+def _again(rng: Random) -> Conversation:
+    names = [rng.choice(list(_TOOLS)) for _ in range(2)]
+    first, second = (_TOOLS[name][3](rng) for name in names)
+    result, said = _RESULTS[names[0]](rng)
+    messages = _history(names[0], 0, first, _plan(rng, names[0], first), result)
+    messages += [{"role": "assistant", "content": f"For {first.short}: {said}."}, user(second.ask)]
+    thought = f"{_plan(rng, names[1], second)} One call came before, so this is number 1."
+    return Conversation(messages, thought, _say(rng), (_call(names[1], 1, second),), _offer(rng, names))
+
+
+def _no_call(rng: Random) -> Conversation:
+    name = rng.choice(list(_TOOLS))
+    who = rng.choice(NAMES)
+    ask = rng.choice((f"Thanks, {who} is happy now!", f"My name is {who}. Hello!", f"Good morning from {who}!"))
+    thought = rng.choice((f"{who} only greets me. No tool is needed here.", f"This is just a friendly word from {who}. I need not call {name}."))
+    return Conversation([user(ask)], thought, rng.choice((f"Hello {who}! How can I help?", f"You are welcome, {who}!")), (), _offer(rng, [name]))
+
+
+def tools(rng: Random) -> Conversation:
+    """One conversation of this kind; every choice comes from ``rng``."""
+    made = rng.choices((_one, _two, _answered, _again, _no_call), weights=(50, 18, 14, 10, 8))[0](rng)
+    thought, content = seam(rng, made.reasoning, made.content)
+    return Conversation(maybe_system(rng, made.messages), thought, content, made.calls, made.tools)

@@ -1,0 +1,33 @@
+"""Checks, config fields and shipped thresholds stay together."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.audit.checks import CHECKS
+from pipeline.audit.checks.registry import check
+from pipeline.audit.cli import load_section
+from pipeline.audit.config import AuditSection
+
+SHIPPED = sorted(path.stem for path in Path("conf/audit").glob("*.yaml"))
+
+
+def test_every_check_has_its_entry_in_the_config_and_every_entry_its_check() -> None:
+    assert [name for name in AuditSection.model_fields if name != "gate"] == list(CHECKS)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_thresholds_are_valid_and_complete(name: str) -> None:
+    section = load_section(name)
+    assert section.model_fields_set == set(AuditSection.model_fields)
+    for check_name in CHECKS:
+        assert section.check(check_name).model_fields_set == set(type(section.check(check_name)).model_fields), check_name
+
+
+def test_default_yaml_says_what_the_code_defaults_to() -> None:
+    assert load_section("default").model_dump(exclude={"gate"}) == AuditSection().model_dump(exclude={"gate"})
+
+
+def test_a_check_name_cannot_be_taken_twice() -> None:
+    with pytest.raises(ValueError, match="already taken by round_trip"):
+        check("round_trip", "again")(lambda _batch, _settings: [])

@@ -1,0 +1,202 @@
+"""Files appear whole or not at all: after an error, a kill, or a full disk."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.artifacts import read_json, read_jsonl, read_model, sha256_folder, to_json, write_json, write_jsonl, writing, writing_folder
+from pipeline.errors import ArtifactError, InputError
+from pipeline.schema.responses import Failure
+from pipeline.tables import read_rows, versioned, write_rows
+from tests.conftest import ROOT
+
+TABLE = versioned([pa.field("id", pa.string()), pa.field("n", pa.int32())], "numbers", 1)
+
+
+def leftovers(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+@settings(deadline=None, max_examples=50)
+@given(old=st.binary(max_size=64), new=st.lists(st.binary(max_size=64), max_size=5), fails_at=st.integers(0, 5))
+def test_a_reader_sees_the_old_bytes_or_the_new_ones(tmp_path_factory: pytest.TempPathFactory, old: bytes, new: list[bytes], fails_at: int) -> None:
+    path = tmp_path_factory.mktemp("atomic") / "file"
+    path.write_bytes(old)
+    try:
+        with writing(path) as file:
+            for number, chunk in enumerate(new):
+                if number == fails_at:
+                    raise RuntimeError("a stage went wrong")
+                file.write(chunk)
+                file.flush()
+                assert path.read_bytes() == old
+    except RuntimeError:
+        assert path.read_bytes() == old
+    else:
+        assert path.read_bytes() == b"".join(new)
+    assert leftovers(path.parent) == ["file"]
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    with writing_folder(tmp_path / "d") as folder:
+        (folder / "a").write_text("1")
+    with pytest.raises(RuntimeError), writing_folder(tmp_path / "d") as folder:
+        (folder / "b").write_text("2")
+        raise RuntimeError("a stage went wrong")
+    assert leftovers(tmp_path) == ["a"]
+    with writing_folder(tmp_path / "d") as folder:
+        (folder / "c").write_text("3")
+    assert leftovers(tmp_path) == ["c"]
+
+
+@pytest.mark.slow
+def test_a_killed_process_leaves_no_file_that_looks_whole(tmp_path: Path) -> None:
+    script = f"""
+        import os, pathlib
+        from pipeline.artifacts import writing
+        with writing(pathlib.Path({str(tmp_path / "file")!r})) as file:
+            file.write(b"half")
+            file.flush()
+            print("now", flush=True)
+            os.read(0, 1)
+    """
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == b"now\n"
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    process.stdin.close()
+    process.stdout.close()
+    assert not (tmp_path / "file").exists()
+
+
+def unshare() -> list[str] | None:
+    """A command prefix under which a small disk can be mounted, or None where the kernel forbids it."""
+    for options in (["--mount"], ["--user", "--map-root-user", "--mount"]):
+        command = ["unshare", *options, "sh", "-c"]
+        if shutil.which("unshare") and subprocess.run([*command, "mount -t tmpfs tmpfs /mnt"], capture_output=True, check=False).returncode == 0:
+            return command
+    return None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(unshare() is None, reason="this machine allows no mount, so no small disk can be made")
+def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> None:
+    script = """
+        import os, pathlib, sys
+        from pipeline.artifacts import write_jsonl, writing_folder
+        from pipeline.errors import AerieError
+        disk = pathlib.Path(sys.argv[1])
+        try:
+            write_jsonl(disk / "rows.jsonl", ({"text": "x" * 1000} for _ in range(1000)))
+        except AerieError as error:
+            print(type(error).__name__, error)
+        try:
+            with writing_folder(disk / "folder") as folder:
+                (folder / "big").write_bytes(b"x" * 1_000_000)
+        except AerieError as error:
+            print(type(error).__name__, error)
+        print("left", os.listdir(disk))
+    """
+    (tmp_path / "script.py").write_text(textwrap.dedent(script))
+    (tmp_path / "disk").mkdir()
+    command = f"mount -t tmpfs -o size=64k tmpfs {tmp_path}/disk && cd {ROOT} && PYTHONPATH={ROOT} {sys.executable} {tmp_path}/script.py {tmp_path}/disk"
+    done = subprocess.run([*(unshare() or []), command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows, folder, left = done.stdout.splitlines()
+    assert rows.startswith(f"DiskError {tmp_path}/disk/rows.jsonl: the disk is full")
+    assert folder.startswith(f"DiskError {tmp_path}/disk/folder: the disk is full")
+    assert left == "left []"
+
+
+def test_a_line_is_split_at_newlines_only(tmp_path: Path) -> None:
+    text = {"a": "one\u2028two\x85three\x0bfour\x1e"}
+    assert write_jsonl(tmp_path / "x.jsonl", [text, {"b": 1}]) == 2
+    assert list(read_jsonl(tmp_path / "x.jsonl")) == [(1, text), (2, {"b": 1})]
+
+
+def test_a_malformed_line_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"a": 1}\n\n{"a": \n')
+    with pytest.raises(InputError, match=r"x\.jsonl:3: not JSON"):
+        list(read_jsonl(tmp_path / "x.jsonl"))
+
+
+def test_a_missing_artifact_says_how_to_make_it(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"none\.json: No such file or directory; run `dvc repro`"):
+        read_json(tmp_path / "none.json")
+
+
+def test_a_document_of_another_shape_is_refused(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", {"kind": "http_400", "message": "no", "more": 1})
+    with pytest.raises(ArtifactError, match=r"x\.json: more: .*another version"):
+        read_model(tmp_path / "x.json", Failure)
+
+
+@settings(deadline=None)
+@given(st.recursive(st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_equal_values_give_equal_bytes_whatever_the_order_of_keys(value: object) -> None:
+    data = to_json(value)
+    assert to_json(orjson.loads(data)) == data
+    if isinstance(value, dict):
+        assert to_json(dict(reversed(value.items()))) == data
+
+
+def test_rows_come_back_and_equal_rows_give_equal_bytes(tmp_path: Path) -> None:
+    rows = [{"id": f"r{n}", "n": n} for n in range(5000)]
+    assert write_rows(tmp_path / "a.parquet", TABLE, rows) == 5000
+    assert write_rows(tmp_path / "b.parquet", TABLE, iter(rows)) == 5000
+    assert list(read_rows(tmp_path / "a.parquet", TABLE)) == rows
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+def test_an_empty_table_is_a_table(tmp_path: Path) -> None:
+    assert write_rows(tmp_path / "a.parquet", TABLE, []) == 0
+    assert list(read_rows(tmp_path / "a.parquet", TABLE)) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (versioned([pa.field("id", pa.string())], "numbers", 1), r"lacks the columns \['n'\]; it has \['id'\]"),
+        (versioned([pa.field("id", pa.string()), pa.field("n", pa.string())], "numbers", 1), "n is string, needed int32"),
+    ],
+)
+def test_a_table_that_does_not_fit_says_what_it_has_and_what_is_needed(tmp_path: Path, other: pa.Schema, says: str) -> None:
+    write_rows(tmp_path / "a.parquet", other, [])
+    with pytest.raises(InputError, match=says):
+        list(read_rows(tmp_path / "a.parquet", TABLE))
+
+
+def test_a_table_of_another_version_is_refused(tmp_path: Path) -> None:
+    write_rows(tmp_path / "a.parquet", versioned(list(TABLE), "numbers", 2), [])
+    with pytest.raises(ArtifactError, match="schema numbers/2, this code reads numbers/1: run `dvc repro`"):
+        list(read_rows(tmp_path / "a.parquet", TABLE))
+
+
+def test_a_table_cut_short_is_refused(tmp_path: Path) -> None:
+    write_rows(tmp_path / "a.parquet", TABLE, [{"id": "x", "n": 1}])
+    data = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(data[:-10])
+    with pytest.raises(InputError, match=r"a\.parquet: not a whole Parquet file"):
+        list(read_rows(tmp_path / "a.parquet", TABLE))
+
+
+def test_a_folder_digest_sees_names_and_bytes(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/a").write_text("1")
+    first = sha256_folder(tmp_path / "d")
+    os.rename(tmp_path / "d/a", tmp_path / "d/b")
+    second = sha256_folder(tmp_path / "d")
+    (tmp_path / "d/b").write_text("2")
+    assert len({first, second, sha256_folder(tmp_path / "d")}) == 3

@@ -1,0 +1,123 @@
+"""The command line: exit codes, messages, and what a light command must not load."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pipeline import __main__ as cli
+from pipeline.errors import GateError, InputError
+from pipeline.runner import INTERRUPTED, guarded
+from pipeline.stages import BY_NAME, STAGES
+from tests.conftest import ROOT
+
+
+def test_an_error_that_the_user_can_act_on_is_one_message_and_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        raise InputError("data/x.jsonl:3: not JSON")
+
+    assert guarded(work) == 2
+    assert capsys.readouterr().err == "error: data/x.jsonl:3: not JSON\n"
+
+
+def test_the_gates_no_is_exit_1() -> None:
+    def work() -> None:
+        raise GateError("no-go")
+
+    assert guarded(work) == 1
+
+
+def test_an_interrupted_stage_never_exits_0() -> None:
+    def work() -> None:
+        raise KeyboardInterrupt
+
+    assert guarded(work) == INTERRUPTED == 130
+
+
+def test_an_unknown_command_lists_the_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["reconstrct"]) == 2
+    said = capsys.readouterr().err
+    assert "no command 'reconstrct'" in said
+    assert all(stage.name in said for stage in STAGES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["audit"], "takes DATASET, one of ['code']"),
+        (["audit", "nowhere"], "no dataset 'nowhere' in params.yaml; there are ['code']"),
+        (["train", "code"], "takes no argument"),
+        (["audit", "code"], "has no 'datasets.code.audit'"),
+    ],
+)
+def test_a_stage_says_what_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build/config.json").write_text(json.dumps({"names": ["code"], "datasets": {"code": {}}}))
+    assert guarded(lambda: cli.run_stage(BY_NAME[arguments[0]], arguments[1:])) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_help_lists_every_command_and_each_has_a_module_and_help() -> None:
+    for command in cli.COMMANDS:
+        if command == "compose":
+            continue
+        done = subprocess.run([sys.executable, "-m", "pipeline", command, "--help"], cwd=ROOT, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{command} --help: {done.stderr}"
+        assert command in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("pipeline.__main__", ["torch", "hydra", "pyarrow", "httpx", "transformers", "rich"]),
+        ("pipeline.prompts.stage", ["torch", "hydra", "httpx", "transformers"]),
+        ("pipeline.generate.stage", ["torch", "hydra", "transformers"]),
+        ("pipeline.reconstruct.stage", ["torch", "hydra", "httpx"]),
+        ("pipeline.audit.stage", ["torch", "hydra", "httpx"]),
+        ("pipeline.gate.stage", ["torch", "hydra", "httpx", "pyarrow", "transformers"]),
+        ("pipeline.export.stage", ["hydra", "httpx"]),
+    ],
+)
+def test_a_light_command_starts_without_heavy_libraries(module: str, heavy: list[str]) -> None:
+    script = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_stage_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    """DVC killed with SIGKILL cannot end its stage, which would go on spending: the stage follows by itself."""
+    stage = "from pipeline.runner import follow_parent; import os, time; follow_parent(); print(os.getpid(), flush=True); time.sleep(60)"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {stage!r}])"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    assert alive(child)
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    for _ in range(100):
+        if not alive(child):
+            return
+        time.sleep(0.1)
+    raise AssertionError("the stage lives on without its parent")

@@ -1,0 +1,185 @@
+"""The whole pipeline, for real: a clean clone, `dvc repro`, an edit, and what ran then.
+
+One clone builds the shipped default and must reach the promised quality; two others build a reduced config and must agree
+byte for byte. Nothing here is a stand-in: a model is trained, served over HTTP, asked, reconstructed, audited, drafted for.
+"""
+
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests import offline
+from tests.workspace import Workspace, copy_of_repository
+
+pytestmark = pytest.mark.slow
+
+PARAMS = """\
+datasets:
+- tools
+- code
+overrides:
+- datasets.tools.prompts.limit=16
+- datasets.code.prompts.limit=16
+- target.tiny.tokens=60000
+- audit.gate.max_error_rate=1.0
+- audit.gate.min_accepted=1
+- train.epochs=1
+- evaluate.limit=4
+"""
+
+
+def digests(workspace: Workspace) -> dict[str, str]:
+    folder = workspace.root / "build"
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def read(workspace: Workspace, name: str) -> Any:
+    return json.loads((workspace.root / "build" / name).read_text())
+
+
+@pytest.fixture(scope="module")
+def reduced(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    workspace = copy_of_repository(tmp_path_factory.mktemp("reduced") / "clone", offline.prefix() or ())
+    workspace.write("params.yaml", PARAMS)
+    workspace.repro()
+    return workspace
+
+
+@pytest.fixture(scope="module")
+def default(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    workspace = copy_of_repository(tmp_path_factory.mktemp("default") / "clone")
+    workspace.repro()
+    return workspace
+
+
+def test_the_stand_in_target_learned(default: Workspace) -> None:
+    metrics = read(default, "target/metrics.json")
+    assert metrics["heldout"]["well_formed_rate"] >= 0.95
+
+
+def test_ids_and_logprobs_give_the_true_ids_and_count_is_never_wrong_on_canonical_rows(default: Workspace) -> None:
+    for name in ("reasoning", "tools", "code"):
+        evidence = read(default, f"{name}/calibration.json")["by_evidence"]
+        for kind in ("ids", "logprobs"):
+            assert evidence[kind]["rows"] > 0
+            assert evidence[kind]["exact"] == evidence[kind]["rows"], f"{name}: {kind}"
+        count = evidence["count"]
+        assert count["canonical"]["exact"] == count["canonical"]["rows"] > 0
+
+
+def test_the_drafter_helps_and_the_anchors_hold(default: Workspace) -> None:
+    result = read(default, "drafter/eval.json")
+    assert result["draft_tokens"] == 4
+    assert result["acceptance_length"] >= 2.0
+    assert result["oracle"]["acceptance_length"] == 5.0
+    assert 1.0 <= result["untrained"]["acceptance_length"] < 1.2
+
+
+def test_the_default_gate_says_go_and_names_the_refused_provider(default: Workspace) -> None:
+    for name in ("reasoning", "tools", "code"):
+        assert read(default, f"{name}/audit/gate.json")["verdict"] == "go"
+
+
+def test_nothing_runs_a_second_time(reduced: Workspace) -> None:
+    assert reduced.repro() == set()
+
+
+def test_two_clean_clones_agree_byte_for_byte(reduced: Workspace, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = copy_of_repository(tmp_path_factory.mktemp("other") / "clone")
+    other.write("params.yaml", PARAMS)
+    other.repro()
+    assert digests(other) == digests(reduced)
+
+
+def test_an_edited_threshold_runs_the_audit_again_and_nothing_that_costs(reduced: Workspace) -> None:
+    reduced.replace("conf/audit/default.yaml", "min_accepted: 20", "min_accepted: 19")
+    ran = reduced.repro()
+    assert {"compose"} <= ran
+    assert {"audit@tools", "audit@code"} == {name for name in ran if name.startswith("audit")} or ran == {"compose"}
+    assert not {name for name in ran if name.split("@")[0] in {"generate", "reconstruct", "extract", "train", "evaluate", "export"}}
+
+
+def test_one_datasets_temperature_runs_its_own_chain_only(reduced: Workspace) -> None:
+    reduced.replace("conf/dataset/code.yaml", "temperature: 0.8", "temperature: 0.7")
+    ran = reduced.repro()
+    assert {"generate@code", "reconstruct@code", "audit@code", "extract@code", "train", "evaluate", "export"} <= ran
+    assert not {name for name in ran if name.endswith("@tools")}
+    assert not ran & {"target", "prompts@code"}
+
+
+def test_a_comment_runs_compose_and_nothing_else(reduced: Workspace) -> None:
+    path = reduced.root / "pipeline/audit/stage.py"
+    path.write_text(path.read_text() + "\n# a remark\n")
+    assert reduced.repro() == {"compose"}
+
+
+def test_going_back_pays_nothing_and_gives_the_same_bytes(reduced: Workspace) -> None:
+    before = (reduced.root / "build/code/responses.jsonl").read_bytes()
+    reduced.replace("conf/dataset/code.yaml", "temperature: 0.7", "temperature: 0.6")
+    reduced.repro()
+    reduced.replace("conf/dataset/code.yaml", "temperature: 0.6", "temperature: 0.7")
+    done = reduced.run("dvc", "repro", "generate@code")
+    assert (reduced.root / "build/code/responses.jsonl").read_bytes() == before
+    assert "new 0" in done.stdout or "0 new" in done.stdout, done.stdout
+
+
+def test_a_gate_that_says_no_stops_before_extract_and_keeps_the_audit(reduced: Workspace) -> None:
+    reduced.replace("params.yaml", "audit.gate.min_accepted=1", "audit.gate.min_accepted=100000")
+    done = reduced.run("dvc", "repro", check=False)
+    assert done.returncode != 0
+    assert "no-go" in done.stdout + done.stderr
+    summary = read(reduced, "code/audit/summary.json")
+    assert summary["gate"]["verdict"] == "no-go"
+    assert "Running stage 'extract@" not in done.stdout
+    reduced.replace("params.yaml", "audit.gate.min_accepted=100000", "audit.gate.min_accepted=1")
+    reduced.repro()
+
+
+def test_a_killed_stage_leaves_no_half_artifact_and_the_next_run_finishes(reduced: Workspace) -> None:
+    before = digests(reduced)
+    reduced.replace("params.yaml", "train.epochs=1", "train.epochs=2")
+    process = subprocess.Popen(["dvc", "repro"], cwd=reduced.root, env=reduced.environment(), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "Running stage 'train'" in line:
+            break
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    left = {path.name for path in (reduced.root / "build/drafter").iterdir()}
+    assert "checkpoint" not in left or digests(reduced)["drafter/checkpoint/model.safetensors"] == before["drafter/checkpoint/model.safetensors"]
+    reduced.replace("params.yaml", "train.epochs=2", "train.epochs=1")
+    reduced.repro()
+    after = digests(reduced)
+    assert {name for name in after if after[name] != before.get(name) and not name.startswith(("config", "code"))} == set()
+
+
+@pytest.mark.parametrize(
+    ("override", "stage", "says"),
+    [
+        ("\"target.special_tokens.'<|im_end|>'=163533\"", "target", "ordinary text 'chas'"),
+        ("provider.allow=[nobody]", "generate@code", "nobody"),
+    ],
+)
+def test_a_wrong_value_stops_the_build_with_its_reason(reduced: Workspace, override: str, stage: str, says: str) -> None:
+    before = (reduced.root / "params.yaml").read_text()
+    try:
+        (reduced.root / "params.yaml").write_text(before + f"- {override}\n")
+        done = reduced.run("dvc", "repro", stage, check=False)
+        assert done.returncode != 0
+        assert says in done.stdout + done.stderr
+        assert "Traceback" not in done.stdout + done.stderr
+    finally:
+        (reduced.root / "params.yaml").write_text(before)
+
+
+@pytest.mark.skipif(offline.prefix() is None, reason="this kernel grants no network namespace, so being offline cannot be proven")
+def test_the_build_ran_where_only_loopback_exists(reduced: Workspace) -> None:
+    assert reduced.wrapper, "every command of the reduced build ran in a namespace without a network"
+    probe = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=2)"
+    assert "unreachable" in reduced.run(sys.executable, "-c", probe, check=False).stderr
