@@ -141,10 +141,6 @@ def stand_ins(root: Path, *, rows: int = 6) -> StandIns:
     workspace = StandIns(root)
     workspace.write("pipeline/standins.py", _SHARED)
     for stage in STAGES:
-        folder = root / "pipeline" / stage.name
-        for old in folder.glob("*.py"):
-            if old.name not in ("__init__.py", "config.py"):
-                old.unlink()
         workspace.write(f"pipeline/{stage.name}/__init__.py", "")
         workspace.write(f"pipeline/{stage.name}/stage.py", _source(stage))
     for name in ("reasoning", "tools", "code", "heldout"):
