@@ -77,6 +77,14 @@ _BODIES = {
     write_rows(tokens, SCHEMA, rows)
     write_json(summary, {"rows": len(rows)})
 """,
+    "target": """    from pipeline.schema.target import TargetSpec
+    from pipeline.tokens import load_tokenizer, make_record
+
+    spec = TargetSpec.model_validate({key: value for key, value in config.target.items() if key in TargetSpec.model_fields})
+    write_json(record, make_record(spec, load_tokenizer(spec)))
+    write_any(model, found)
+    write_any(metrics, found)
+""",
     "train": """    if config.train["lr"] > 1:
         raise InputError("the stand-in diverged")
 """

@@ -1,6 +1,7 @@
 """A difference as a comment for a pull request: at most 65,536 characters, details folded away, the text of rows unable to act as markup."""
 
 import html
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 
@@ -17,12 +18,18 @@ _OPEN_LINES = 12
 """Lines of a list shown before the rest is folded away."""
 _FOLDED_LINES = 200
 _RESERVE = 300
+_TABLE = 30_000
+"""Characters of the table of datasets."""
+
+
+def _inert(text: str) -> str:
+    """Untrusted text inside a table or a list: no markup, no mention, no line break."""
+    escaped = html.escape(" ".join(text.split()))
+    return re.sub(r"[|@`\[\]*_~\\#]", lambda found: f"&#{ord(found[0])};", escaped)
 
 
 def _code(text: str) -> str:
-    """Untrusted text inside a table or a list: no markup, no mention, no line break."""
-    escaped = html.escape(" ".join(text.split())).replace("|", "&#124;").replace("@", "&#64;").replace("`", "&#96;")
-    return f"<code>{escaped}</code>"
+    return f"<code>{_inert(text)}</code>"
 
 
 def _fenced(lines: Iterable[str], language: str = "") -> str:
@@ -53,8 +60,11 @@ def _dataset_table(difference: Difference) -> str:
         counts = [f"{rows.added:,}", f"{rows.removed:,}", f"{rows.changed:,}"] if rows else ["?"] * 3
         first = wording.pair(rows.old, rows.new) if rows else wording.pair(*head["rows"])
         cells = [first, *counts, *(wording.pair(*head[name]) for name in ("accepted", "completion_tokens", "cost_usd", "exact", "verdict"))]
-        lines.append(f"| {_code(wording.presence(dataset))} | {' | '.join(html.escape(cell).replace('|', '&#124;') for cell in cells)} |")
-    return "\n".join(lines) + "\n"
+        lines.append(f"| {_code(wording.presence(dataset))} | {' | '.join(map(_inert, cells))} |")
+    sizes = itertools.accumulate(len(line) + 1 for line in lines)
+    shown = [line for line, size in zip(lines, sizes, strict=True) if size < _TABLE]
+    more = f"\n{len(lines) - len(shown)} more datasets\n" if len(shown) < len(lines) else ""
+    return "\n".join(shown) + "\n" + more
 
 
 def _stage_lines(difference: Difference) -> list[str]:
@@ -81,7 +91,7 @@ def _examples(dataset: Dataset) -> Iterator[str]:
 
 def _sections(difference: Difference) -> Iterator[str]:
     """All of it, the most telling first."""
-    yield f"{MARK}\n## Data: {_code(difference.old)} → {_code(difference.new)}\n\n{html.escape(wording.verdict(difference))}\n\n{_dataset_table(difference)}"
+    yield f"{MARK}\n## Data: {_code(difference.old)} → {_code(difference.new)}\n\n{_inert(wording.verdict(difference))}\n\n{_dataset_table(difference)}"
     notes = [_code(note) for note in [*difference.notes, *difference.missing]]
     if notes:
         yield f"### Not compared\n\n{_listed(notes)}"
@@ -91,7 +101,7 @@ def _sections(difference: Difference) -> Iterator[str]:
         changed = [f"{_code(stage)}: {_code(', '.join(what))}" for stage, what in difference.code.items()]
         yield f"### Code\n\n{_listed(changed)}"
     title = "will rerun" if difference.rerun else "nothing will rerun"
-    yield f"### Stages: {title}\n\n{_listed(_stage_lines(difference))}\n<sub>{html.escape(difference.rerun_basis)}</sub>\n"
+    yield f"### Stages: {title}\n\n{_listed(_stage_lines(difference))}\n<sub>{_inert(difference.rerun_basis)}</sub>\n"
     for file, found in difference.drafter.items():
         yield f"### {_code(file)}\n\n{_listed([_code(wording.change(change)) for change in found])}"
     for dataset in difference.datasets:

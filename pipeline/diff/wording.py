@@ -59,7 +59,7 @@ def verdict(difference: Difference) -> str:
     counted = [d.rows for d in difference.datasets if d.rows is not None]
     added, removed, changed = (sum(getattr(rows, name) for rows in counted) for name in ("added", "removed", "changed"))
     gate = f"the gate says no-go for {', '.join(failing)}" if failing else "the gate stops no dataset"
-    return f"{added:,} rows added, {removed:,} removed, {changed:,} changed; {len(difference.config)} config values changed; {gate}."
+    return f"{added:,} rows added, {removed:,} removed, {changed:,} changed; config values changed: {len(difference.config)}; {gate}."
 
 
 def presence(dataset: Dataset) -> str:
