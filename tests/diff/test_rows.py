@@ -87,7 +87,7 @@ def test_two_rows_with_one_id_are_refused(tmp_path: Path) -> None:
 
 
 def test_moving_a_token_between_prompt_and_completion_is_a_change(tmp_path: Path) -> None:
-    base = {
+    base: dict[str, Any] = {
         "evidence": None,
         "count_delta": None,
         "billed_tokens": None,
