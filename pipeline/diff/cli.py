@@ -16,10 +16,10 @@ from pipeline.diff.model import Difference
 from pipeline.diff.versions import Revision, Version, WorkingTree, parse_range
 from pipeline.errors import ArtifactError
 
-_FORMATS: dict[str, Callable[[Difference], str]] = {
+_FORMATS: dict[str, Callable[[Difference, int], str]] = {
     "md": markdown.render,
-    "html": page.render,
-    "json": lambda difference: to_json(difference, indent=True).decode() + "\n",
+    "html": lambda difference, _: page.render(difference),
+    "json": lambda difference, _: to_json(difference, indent=True).decode() + "\n",
 }
 
 
@@ -29,6 +29,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--format", choices=sorted(_FORMATS), default="md", help="md fits a pull request's comment; default: %(default)s")
     parser.add_argument("--out", type=Path, help="file to write; default: standard output")
     parser.add_argument("--examples", type=int, default=10, metavar="N", help="changed rows shown of each dataset; default: %(default)s")
+    parser.add_argument("--limit", type=int, default=markdown.LIMIT, metavar="N", help="characters of the Markdown at most; default: %(default)s")
     parser.add_argument("--no-fetch", action="store_true", help="do not bring missing data from the DVC remote into the cache")
     parser.add_argument("--need-data", action="store_true", help="exit 2 when a version's rows are nowhere to be had, instead of comparing only what git holds")
     return parser.parse_args(argv)
@@ -56,7 +57,7 @@ def main(argv: list[str]) -> None:
     """
     arguments = _arguments(argv)
     found = difference_of(arguments.revisions, examples=max(0, arguments.examples), fetch=not arguments.no_fetch)
-    text = _FORMATS[arguments.format](found)
+    text = _FORMATS[arguments.format](found, arguments.limit)
     if arguments.out is None:
         sys.stdout.write(text)
     else:
