@@ -9,6 +9,7 @@ AerieError                 exit code 2: bad usage or bad input
 │   └── BudgetError        money or tokens ran out, and the config calls that a failure
 ├── BusyError              another process holds the store
 ├── DiskError              the disk is full, or not writable
+├── EvaluationError        speculative decoding does not write what the target itself would
 └── GateError              exit code 1: the audit says no-go
 """
 
@@ -49,6 +50,10 @@ class BusyError(AerieError):
 
 class DiskError(AerieError):
     """The disk is full, or a path cannot be written."""
+
+
+class EvaluationError(AerieError):
+    """Speculative decoding wrote something else than plain greedy decoding."""
 
 
 class GateError(AerieError):

@@ -5,13 +5,22 @@ are placed by id, from the target's checked map.
 """
 
 import hashlib
+import json
 import re
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from pipeline.errors import InputError, TokenizerError
 from pipeline.schema.target import TargetRecord, TargetSpec, TokenizerSpec
+
+_SPLIT_PROBE = (
+    "I don't DON'T they'll x's 1 12 123 1234 12345678 a1b2 中文English混合 我在2024年用Python写了3个脚本，效果不错！Ⅷ ² ½ "
+    "  two   three\t\ttabs \n\n \r\n\r\n\u00a0nbsp\u3000wide CamelCase HTTPServer snake_case naïve e\u0301 Ǆ ʰ ひらがな カタカナ 한국어 हिन्दी "
+    "… — «x» $1.50 a+b==c; // x\n\tif (y) {\n  z[0] = '\"';\n}\n\n\n🙂👍🏽👨\u200d👩 \u200b<|im_end|> <｜x｜> "
+)
+"""Text on which the split patterns in use differ: contractions, digit groups, Han beside Latin, marks, white space, line ends."""
 
 
 class Backend(Protocol):
@@ -23,8 +32,15 @@ class Backend(Protocol):
     def encode(self, text: str) -> list[int]:
         """Ids of ``text``, special tokens off."""
 
+    def encode_flat(self, text: str, *, plain: bool) -> bytes:
+        """The same ids as little-endian uint32 bytes; ``plain`` says that the text spells out no special token."""
+
     def token_bytes(self, token: int) -> bytes:
         """Bytes of an ordinary token; empty for a special or unknown one."""
+
+
+def _pack(ids: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(ids)}I", *ids)
 
 
 class _Splintr:
@@ -40,9 +56,17 @@ class _Splintr:
         self.special_ids = dict(loaded.special_tokens())
         self.encode = loaded.encode_ordinary
         self._decode = loaded.decode_bytes
+        self._flat = loaded.encode_flat
+
+    def encode_flat(self, text: str, *, plain: bool) -> bytes:
+        # splintr's flat call spares an object for each token, but parses special tokens: only for texts that cannot hold one
+        return self._flat(text) if plain else _pack(self.encode(text))
 
     def token_bytes(self, token: int) -> bytes:
-        return bytes(self._decode([token]))
+        try:
+            return bytes(self._decode([token]))
+        except ValueError:  # a hole in the vocabulary
+            return b""
 
 
 class _Tiktoken:
@@ -56,11 +80,14 @@ class _Tiktoken:
             raise TokenizerError("target.tokenizer.pattern: the tiktoken backend needs the split pattern; found none")
         if not Path(spec.name).is_file():
             raise TokenizerError(f"target.tokenizer.name {spec.name}: no such rank file")
-        self._ranks = load_tiktoken_bpe(spec.name)
-        loaded = tiktoken.Encoding(spec.name, pat_str=spec.pattern, mergeable_ranks=self._ranks, special_tokens=special_tokens)
-        self.special_ids = dict(special_tokens)
+        ranks = load_tiktoken_bpe(spec.name)
+        loaded = tiktoken.Encoding(spec.name, pat_str=spec.pattern, mergeable_ranks=ranks, special_tokens={})
         self.encode = loaded.encode_ordinary
-        self._bytes = {token: piece for piece, token in self._ranks.items()}
+        self._bytes = {token: piece for piece, token in ranks.items()}
+        self.special_ids = {text: token for text, token in special_tokens.items() if token not in self._bytes}  # a ranked id is ordinary text
+
+    def encode_flat(self, text: str, *, plain: bool) -> bytes:  # noqa: ARG002 -- this library's call is always ordinary
+        return _pack(self.encode(text))
 
     def token_bytes(self, token: int) -> bytes:
         return bytes(self._bytes.get(token, b""))
@@ -81,9 +108,8 @@ class _Transformers:
             raise TokenizerError(
                 f"target.tokenizer.name {spec.name!r}: no fast tokenizer there, so special tokens cannot be switched off; use the tiktoken backend"
             )
-        fast.encode_special_tokens = True
-        self._fast = fast
         added = fast.get_added_tokens_decoder()
+        self._fast = _without_added_tokens(fast)
         self.special_ids = {token.content: index for index, token in added.items()}
         self._special = set(added)
         self._unicode_to_byte = {char: byte for byte, char in _byte_level_alphabet().items()}
@@ -91,14 +117,23 @@ class _Transformers:
     def encode(self, text: str) -> list[int]:
         return list(self._fast.encode(text, add_special_tokens=False).ids)
 
+    def encode_flat(self, text: str, *, plain: bool) -> bytes:  # noqa: ARG002 -- this library's call is always ordinary
+        return _pack(self.encode(text))
+
     def token_bytes(self, token: int) -> bytes:
-        piece = self._fast.id_to_token(token)
-        if piece is None or token in self._special:
+        piece = None if token in self._special else self._fast.id_to_token(token)
+        if piece is None:
             return b""
         try:
             return bytes(self._unicode_to_byte[char] for char in piece)
         except KeyError as error:
             raise TokenizerError(f"id {token} is {piece!r}: not a byte-level token; only byte-level BPE is supported") from error
+
+
+def _without_added_tokens(fast: Any) -> Any:
+    """Give a copy that knows no added token: the library can switch off the special ones only, and Qwen's ``<think>`` is not among them."""
+    tree = json.loads(fast.to_str())
+    return type(fast).from_str(json.dumps({**tree, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}))
 
 
 def _byte_level_alphabet() -> dict[int, str]:
@@ -114,10 +149,12 @@ class Tokenizer:
     def __init__(self, spec: TokenizerSpec, backend: Backend, vocab_size: int) -> None:
         self.spec = spec
         self.vocab_size = vocab_size
-        self.special_ids = {text: token for text, token in backend.special_ids.items() if token < vocab_size}
-        """Special tokens that the tokenizer knows and the model has a row for."""
+        self._size = min(spec.size or vocab_size, vocab_size)
+        self.special_ids = {text: token for text, token in backend.special_ids.items() if token < self._size}
+        """Special tokens that the tokenizer knows and the model has: what a library names beyond them is its own invention."""
         self.special_texts = {token: text for text, token in self.special_ids.items()}
         self._backend = backend
+        self._stems = sorted({*map(_stem, backend.special_ids), *_OPENINGS})
         self._pieces: dict[int, bytes] = {}
 
     def encode(self, text: str) -> list[int]:
@@ -132,13 +169,35 @@ class Tokenizer:
                 return list(self._backend.encode(text))
             return [token for piece in _cut(text, self.spec) for token in self._backend.encode(piece)]
         except UnicodeEncodeError as error:
-            raise InputError(f"character {error.start} is {text[error.start]!r}, a lone surrogate: the text is not valid Unicode") from error
+            raise _not_unicode(text, error) from error
+
+    def encode_flat(self, text: str, *, plain: bool | None = None) -> bytes:
+        """Ids of ``text`` as `encode` gives them, as little-endian uint32 bytes: no Python object for each token.
+
+        ``plain`` spares a scan where the caller has asked `may_spell_special` already, and got False.
+
+        Raises:
+            InputError: the text holds a lone surrogate, so it has no UTF-8 form.
+
+        """
+        if plain is None:
+            plain = not self.may_spell_special(text)
+        try:
+            if self.spec.max_run is None or len(text) <= self.spec.max_run:
+                return self._backend.encode_flat(text, plain=plain)
+            return b"".join(self._backend.encode_flat(piece, plain=plain) for piece in _cut(text, self.spec))
+        except UnicodeEncodeError as error:
+            raise _not_unicode(text, error) from error
+
+    def may_spell_special(self, text: str) -> bool:
+        """Whether a special token, or what looks like one, could be spelled out in ``text``: a cheap test, never wrong with False."""
+        return any(stem in text for stem in self._stems)
 
     def token_bytes(self, token: int) -> bytes:
         """Bytes of an ordinary token; empty for a special one, an unused id, or one outside the vocabulary."""
         piece = self._pieces.get(token)
         if piece is None:
-            inside = 0 <= token < self.vocab_size and token not in self.special_texts
+            inside = 0 <= token < self._size and token not in self.special_texts
             piece = self._pieces[token] = self._backend.token_bytes(token) if inside else b""
         return piece
 
@@ -155,14 +214,28 @@ class Tokenizer:
         return self.token_bytes(token).decode("utf-8", "backslashreplace")
 
     def sha256(self) -> str:
-        """Digest of every id's bytes, of the special tokens, and of the habits that change how text is cut."""
+        """Digest of every id's bytes, of the special tokens, and of how text is cut: limits, and the ids of a text that tells split patterns apart."""
         digest = hashlib.sha256()
-        for token in range(self.vocab_size):
+        for token in range(self._size):
             piece = self._backend.token_bytes(token)
             digest.update(len(piece).to_bytes(4, "little") + piece)
         digest.update(repr(sorted(self.special_ids.items())).encode())
-        digest.update(repr((self.spec.pattern, self.spec.max_run, self.spec.max_chars)).encode())
+        digest.update(repr((self.spec.max_run, self.spec.max_chars, self.encode(_SPLIT_PROBE))).encode())
         return digest.hexdigest()
+
+
+_OPENINGS = ("<|", "<｜")
+"""How special tokens of most models begin."""
+
+
+def _stem(text: str) -> str:
+    """A part of a special token's text that many share."""
+    opening = next((start for start in _OPENINGS if text.startswith(start)), None)
+    return opening or text.removeprefix("<").removeprefix("/") or text
+
+
+def _not_unicode(text: str, error: UnicodeEncodeError) -> InputError:
+    return InputError(f"character {error.start} is {text[error.start]!r}, a lone surrogate: the text is not valid Unicode")
 
 
 def _cut(text: str, spec: TokenizerSpec) -> Iterator[str]:
@@ -269,8 +342,8 @@ class _PromptTokenizer:
         self.unk_token_id = None
         self.eos_token_id = record.role_id("end")
         self._tokenizer = tokenizer
-        self._special = record.special_tokens
-        self._marker = re.compile("(" + "|".join(sorted(map(re.escape, record.special_tokens), key=len, reverse=True)) + ")")
+        self._special = tokenizer.special_ids
+        self._marker = re.compile("(" + "|".join(sorted(map(re.escape, self._special), key=len, reverse=True)) + ")")
 
     def encode(self, text: str, *_args: Any, **_kwargs: Any) -> list[int]:
         ids: list[int] = []
@@ -312,5 +385,5 @@ class PromptRenderer:
         """
         try:
             return list(self._renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, NotImplementedError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, RuntimeError) as error:
             raise InputError(f"the prompt cannot be rendered: {type(error).__name__}: {error}") from error

@@ -8,8 +8,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pipeline.audit.answer import Answer, read_answer
+from pipeline.audit.calls import CALL_ROLES, Markup, read_markup
 from pipeline.audit.context import Context
-from pipeline.audit.retokenize import Run, text_runs
+from pipeline.audit.grams import Hashes, gram_hashes
+from pipeline.audit.retokenize import Run, decode, text_runs
 
 Ints = NDArray[np.int64]
 
@@ -67,6 +70,7 @@ class Batch:
         self.prompts: list[dict[str, Any] | None] = prompts if prompts is not None else [None] * self.size
         self.responses: list[Any] = responses if responses is not None else [None] * self.size
         self._hits: dict[int, Hits] = {}
+        self._grams: dict[int, Hashes] = {}
 
     def column(self, name: str) -> list[Any]:
         """One column as Python values."""
@@ -138,3 +142,38 @@ class Batch:
     def runs(self) -> list[list[Run]]:
         """Stretches of ordinary text in each completion, decoded."""
         return text_runs(self.context, self.completion.values, self.completion.starts)
+
+    @cached_property
+    def answers(self) -> list[Answer]:
+        """What each row's response line says besides text."""
+        return [read_answer(line) for line in self.responses]
+
+    @cached_property
+    def markup(self) -> list[Markup]:
+        """Tool calls of each row, read off the ids."""
+        roles = [token for role in CALL_ROLES.values() if (token := self.context.role(role)) is not None]
+        rows = set(self.completion.where(np.flatnonzero(np.isin(self.completion.values, roles)))[0].tolist())
+        none = Markup([], None)
+        return [read_markup(self.context, self.completion[row].tolist(), cut=bool(self.cut[row])) if row in rows else none for row in range(self.size)]
+
+    def grams(self, row: int, n: int) -> Hashes:
+        """Hash of each n-gram of a row's completion; worked out for the whole batch at once, grams across rows included and never given."""
+        if n not in self._grams:
+            self._grams[n] = gram_hashes(self.completion.values, n)
+        start, end = self.completion.starts[row], self.completion.starts[row + 1] - n + 1
+        return self._grams[n][start : max(start, end)]
+
+    def content(self, row: int) -> str:
+        """Text of a row's answer after its reasoning and before its tool calls."""
+        context = self.context
+        start = int(self.hits(context.role("think_close")).first[row])
+        if start < 0 and self.cut[row] and self.opened[row]:
+            return ""
+        tools = [int(self.hits(context.role(role)).first[row]) for role in ("tools_open", "call_open")]
+        stop = min((at for at in tools if at > start), default=len(self.completion[row]))
+        return "".join(run.text for run in self.runs[row] if start < run.start < stop)
+
+    def prompt_text(self, row: int) -> str:
+        """Text of the ordinary tokens at the end of a row's prompt, where the question stands."""
+        size = len(self.context.pieces)
+        return decode(b"".join(self.context.pieces[token] for token in self.prompt[row][-1024:].tolist() if 0 <= token < size))[0]

@@ -33,6 +33,128 @@ class RoundTripSection(CheckSection):
     """Share of a row's tokens that may differ after decoding and encoding again."""
 
 
+class DifferenceSection(CheckSection):
+    """Thresholds of `count_difference` and `reasoning_count`: a difference must pass both to be a finding."""
+
+    max_tokens: int = Field(16, ge=0)
+    max_rate: float = Field(0.02, ge=0)
+    """Share of the tokens billed or counted."""
+
+
+class TokenPrice(Section):
+    """Dollars per million tokens."""
+
+    prompt: float = Field(ge=0)
+    completion: float = Field(ge=0)
+
+
+class CostSection(CheckSection):
+    """What `cost` compares with."""
+
+    max_rate: float = Field(0.02, ge=0)
+    """Share by which the cost may differ."""
+    prices: dict[str, TokenPrice] = Field(default_factory=dict)
+    """By provider's name; for others the prices that the endpoints listed when the answers were made, where those are known."""
+
+
+class ModelSection(CheckSection):
+    """What `model_name` admits."""
+
+    admit: list[str] = Field(default_factory=list)
+    """Names as the answers have them; empty admits any."""
+
+
+class RefusalSection(CheckSection):
+    """How a refusal begins."""
+
+    openings: list[str] = Field(
+        default_factory=lambda: [
+            "i'm sorry, but i can",
+            "i'm sorry, i can",
+            "i can't help with",
+            "i cannot help with",
+            "i can't assist",
+            "i cannot assist",
+            "i won't help",
+        ]
+    )
+    """First words of the content, case ignored."""
+
+
+class CountSection(CheckSection):
+    """A number of things that a row may have."""
+
+    max_count: int = Field(0, ge=0)
+
+
+class LoopSection(CheckSection):
+    """Thresholds of `token_loop`."""
+
+    max_run: int = Field(64, ge=1)
+    """Times that one token may stand in a row."""
+
+
+class RepeatSection(CheckSection):
+    """Thresholds of `repeated_ngrams`."""
+
+    n: int = Field(16, ge=1)
+    max_rate: float = Field(0.5, ge=0, le=1)
+    """Share of n-grams that stood in the answer before."""
+    min_tokens: int = Field(64, ge=1)
+    """Shorter answers are not checked."""
+
+
+class CompressionSection(CheckSection):
+    """Thresholds of `compression`."""
+
+    max_ratio: float = Field(10.0, gt=1)
+    """Bytes of the text over bytes after zstd at level 1."""
+    min_bytes: int = Field(512, ge=1)
+
+
+class LanguageSection(CheckSection):
+    """Thresholds of `language`."""
+
+    min_letters: int = Field(20, ge=1)
+    min_share: float = Field(0.5, ge=0, le=1)
+    """Share of the answer's letters from which a script counts as the answer's."""
+    max_prompt_share: float = Field(0.02, ge=0, le=1)
+    """Share of the prompt's letters from which the script counts as known to the prompt."""
+
+
+class DuplicateSection(CheckSection):
+    """Thresholds of `duplicate_completions`."""
+
+    min_tokens: int = Field(16, ge=1)
+    """Shorter answers are not compared."""
+
+
+class NearDuplicateSection(DuplicateSection):
+    """Thresholds of `near_duplicates`."""
+
+    min_tokens: int = Field(32, ge=1)
+    n: int = Field(5, ge=1)
+    min_similarity: float = Field(0.8, ge=0, le=1)
+    permutations: int = Field(64, ge=8, le=1024)
+    bands: int = Field(16, ge=1)
+    """Must divide the permutations; more bands find pairs that are less alike, and take longer."""
+
+    @model_validator(mode="after")
+    def _bands_divide(self) -> "NearDuplicateSection":
+        if self.permutations % self.bands:
+            raise ValueError(f"bands must divide permutations; found {self.bands} and {self.permutations}")
+        return self
+
+
+class ContaminationSection(CheckSection):
+    """Thresholds of `contamination`."""
+
+    n: int = Field(13, ge=2)
+    """Ids in an n-gram."""
+    max_rate: float = Field(0.2, ge=0, le=1)
+    """Share of the n-grams of a prompt or an answer that may be held-out ones."""
+
+
 class GateSection(Section):
     """What the dataset as a whole must reach."""
 
@@ -48,6 +170,10 @@ def _error() -> CheckSection:
     return CheckSection(severity="error")
 
 
+def _warn() -> CheckSection:
+    return CheckSection(severity="warn")
+
+
 class AuditSection(Section):
     """The gate, and one entry a check."""
 
@@ -59,6 +185,38 @@ class AuditSection(Section):
     no_think_open: CheckSection = Field(default_factory=_error)
     round_trip: RoundTripSection = RoundTripSection(severity="error")
     reasoning_not_empty: CheckSection = Field(default_factory=_error)
+    ids_in_vocabulary: CheckSection = Field(default_factory=_error)
+    special_ids: CheckSection = Field(default_factory=_error)
+    segments: CheckSection = Field(default_factory=_error)
+    valid_utf8: CheckSection = Field(default_factory=_warn)
+    replacement_characters: CountSection = CountSection(severity="warn")
+    control_characters: CountSection = CountSection(severity="warn")
+    provider_policy: CheckSection = Field(default_factory=_error)
+    model_name: ModelSection = ModelSection(severity="error")
+    answer_error: CheckSection = Field(default_factory=_error)
+    rejected: CheckSection = Field(default_factory=_warn)
+    truncated: CheckSection = Field(default_factory=_warn)
+    content_filter: CheckSection = Field(default_factory=_error)
+    refusal: RefusalSection = RefusalSection(severity="warn")
+    empty_content: CheckSection = Field(default_factory=_error)
+    expect_reasoning: CheckSection = Field(default_factory=_error)
+    expect_tool_calls: CheckSection = Field(default_factory=_error)
+    tool_markup: CheckSection = Field(default_factory=_error)
+    tool_json: CheckSection = Field(default_factory=_error)
+    tool_name: CheckSection = Field(default_factory=_error)
+    tool_schema: CheckSection = Field(default_factory=_warn)
+    tool_ids: CheckSection = Field(default_factory=_warn)
+    count_difference: DifferenceSection = DifferenceSection(severity="warn")
+    reasoning_count: DifferenceSection = DifferenceSection(severity="info")
+    cost: CostSection = CostSection(severity="warn")
+    token_loop: LoopSection = LoopSection(severity="error")
+    repeated_ngrams: RepeatSection = RepeatSection(severity="warn")
+    compression: CompressionSection = CompressionSection(severity="warn")
+    language: LanguageSection = LanguageSection(severity="info")
+    contamination: ContaminationSection = ContaminationSection(severity="warn")
+    duplicate_prompts: CheckSection = Field(default_factory=_warn)
+    duplicate_completions: DuplicateSection = DuplicateSection(severity="warn")
+    near_duplicates: NearDuplicateSection = NearDuplicateSection(severity="info")
 
     @model_validator(mode="before")
     @classmethod

@@ -18,7 +18,7 @@ def judge(tally: Tally, section: AuditSection) -> Verdict:
     """Compare the counts with the gate's thresholds and each check's own limit."""
     reasons = []
     gate = section.gate
-    held = tally.rows - tally.status["reject"]
+    held = tally.rows - tally.stats.counts("status")["reject"]
     if tally.rows_with_error > gate.max_error_rate * held:
         reasons.append(
             f"{tally.rows_with_error} of {held} rows with ids have an error ({tally.rows_with_error / held:.1%}); gate.max_error_rate is {gate.max_error_rate:.1%}"

@@ -2,9 +2,14 @@
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pipeline.section import Section
+
+OWN_FIELDS = frozenset(
+    {"model", "messages", "tools", "temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "stream", "provider", "plugins", "logprobs", "models"}
+)
+"""Fields of the request body that the engine sets itself; `sampling.extra` may not."""
 
 
 class SamplingSection(Section):
@@ -19,9 +24,27 @@ class SamplingSection(Section):
     extra: dict[str, Any] = Field(default_factory=dict)
     """Further fields of the request body, as they are."""
 
+    @field_validator("extra")
+    @classmethod
+    def _leaves_own_fields_alone(cls, extra: dict[str, Any]) -> dict[str, Any]:
+        if taken := sorted(OWN_FIELDS & extra.keys()):
+            raise ValueError(f"may not set {taken}: each has a key of its own in conf/, and the budget relies on it")
+        if not isinstance(n := extra.get("n", 1), int) or n < 1:
+            raise ValueError(f"n is {n!r}; it must be a whole number from 1")
+        return extra
+
+    @property
+    def most_tokens(self) -> int:
+        """Completion tokens that one request can be billed for."""
+        return self.max_tokens * int(self.extra.get("n", 1))
+
 
 class BudgetSection(Section):
-    """What may be spent. What is in flight counts with the most that it could cost."""
+    """What this clone may ever spend, in one purse for real providers and another for the stand-in.
+
+    Spending adds up over all runs, branches and experiments of a clone (the ledger keeps it), so that no series of edits
+    spends a cap several times. What is in flight, or was sent and never answered, counts with the most that it could cost.
+    """
 
     usd: float | None = Field(None, ge=0)
     """Dollars; null sets no cap."""
@@ -43,11 +66,19 @@ class RetrySection(Section):
     """How often and how fast a failed request is sent again."""
 
     attempts: int = Field(5, ge=1)
-    """Requests for one prompt, the first included; rate limits do not count."""
+    """Requests for one prompt in a run that failed without being billed, the first included; rate limits do not count."""
+    repay: int = Field(1, ge=0)
+    """Times that a prompt may be asked again after a request that was, or may have been, billed; 0 never pays twice."""
     base: float = Field(1, ge=0)
     """Seconds before the second attempt; doubles from there, with jitter."""
     max_wait: float = Field(60, ge=0)
     """Longest wait in seconds, unless the server asks for more."""
+    server_wait: float = Field(900, ge=0)
+    """Longest wait in seconds that a server may ask for; more is cut to this and reported."""
+    breaker: int = Field(10, ge=1)
+    """Failures in a row of any prompts after which sending pauses, and one request at a time probes."""
+    patience: float = Field(3600, gt=0)
+    """Seconds without a single answer after which the run gives up; what was answered is kept."""
 
 
 class PriceSection(Section):
@@ -71,16 +102,31 @@ class ProviderSection(Section):
     base_url: str | None = None
     """Null for the embedded server, which finds a free port of its own."""
     model: str
+    answers_as: list[str] = Field(default_factory=list)
+    """Further names under which that very model may answer, such as a dated one; any other name is outside the policy."""
     api_key_env: str | None = None
     """Name of the environment variable that holds the key; the key itself is never written anywhere."""
     concurrency: int = Field(64, ge=1)
+    """Requests in flight at most."""
     timeout: TimeoutSection = TimeoutSection()
     retry: RetrySection = RetrySection()
     allow: list[str] = Field(default_factory=list)
-    """Providers that may answer; empty means any that `deny` does not name."""
+    """Providers that may answer, by name or tag; empty means any that `deny` does not name."""
     deny: list[str] = Field(default_factory=list)
     quantizations: list[str] = Field(default_factory=list)
     """Number formats admitted; empty means all but the 4-bit floats (fp4, nvfp4, mxfp4)."""
     max_price: PriceSection = PriceSection()
+    """Dearer endpoints are not used. For kind openai, what a token costs (null: nothing)."""
     data_collection: Literal["allow", "deny"] = "deny"
+    errors: Literal["unbilled", "unknown"] = "unknown"
+    """Whether a server error (500, 502, or an error inside an HTTP 200) is taken as not billed, or booked as uncertain spend."""
+    wait_for_store: bool = True
+    """Wait while another generator of this clone runs; false gives up at once."""
     evidence: EvidenceSection = EvidenceSection()
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_plain(cls, url: str | None) -> str | None:
+        if url is not None and (not url.startswith(("http://", "https://")) or "@" in url or "?" in url):
+            raise ValueError("must start with http:// or https:// and hold neither credentials nor a query: the key belongs into the environment")
+        return url.rstrip("/") if url else None

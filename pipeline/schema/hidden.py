@@ -2,14 +2,18 @@
 
 In a shard, tensor `aux` is [tokens, 3 * hidden] (low, mid, high layer, concatenated), `last` is [tokens, hidden] (the last
 layer's output before the final norm) and `token_ids` is int32 [tokens]. A row is the slice [offset, offset + length) of all three.
+Stored as float8, a value is the stored number times the float32 of `aux_scales` [tokens, 3] or `last_scales` [tokens, 1].
 """
 
 from typing import Literal
 
 import pyarrow as pa
+from pydantic import Field
 
 from pipeline.section import Section
 from pipeline.tables import versioned
+
+StoredDtype = Literal["bfloat16", "float16", "float32", "float8_e4m3fn"]
 
 INDEX = versioned(
     [
@@ -23,7 +27,7 @@ INDEX = versioned(
     name="hidden-index",
     version=1,
 )
-"""checksum: sha256 hex of the row's token ids as little-endian int32."""
+"""Rows in the order of accepted.parquet. checksum: sha256 hex of the row's token ids as little-endian int32."""
 
 
 class Manifest(Section):
@@ -32,15 +36,19 @@ class Manifest(Section):
     version: Literal[1] = 1
     capture_convention: Literal["layer_input"] = "layer_input"
     """Layer id k names the input of layer k, which is the output of layer k-1; 0 is the embedding."""
-    layer_ids: list[int]
+    layer_ids: list[int] = Field(min_length=3, max_length=3)
     """Auxiliary layers, low to high."""
+    layer_names: list[str]
+    """Names of the modules whose input was taken, as the model's code calls them."""
+    norm_name: str
+    """Name of the final norm, whose input is `last`."""
     num_layers: int
     hidden_size: int
-    dtype: Literal["bfloat16", "float16", "float32"]
+    dtype: StoredDtype
     """Of `aux` and `last` as stored."""
     vocab_size: int
     target_sha256: str
-    """Digest of the weights' folder, or the model's name and revision: states of different targets never mix."""
+    """Digest of the weights' folder, or of the model's name and revision: states of different targets never mix."""
 
 
 class Stamp(Section):
@@ -51,6 +59,8 @@ class Stamp(Section):
     rows: int
     tokens: int
     supervised_tokens: int
+    cut: int
+    """Rows that were longer than `max_length` and lost their end."""
     left_out: dict[str, int]
     """Rows not extracted, by reason."""
     sha256: str

@@ -84,7 +84,7 @@ def loss_of(model: Llama, live: Live, row: Pack) -> Tensor:
 
     states = hidden(model, row.places, row.positions, attend)[0]
     written = row.labels >= 0
-    return functional.cross_entropy(live.logits(model, states[written]), row.labels[written])
+    return functional.cross_entropy(live.counted(functional.linear(states[written], model.head)), row.labels[written])
 
 
 def rate(step: int, steps: int) -> float:
@@ -113,7 +113,7 @@ def learn(tiny: TinySection, examples: Sequence[Example], live: Live) -> tuple[L
             group["lr"] = tiny.lr * rate(step, len(rows))
         loss = loss_of(model, live, row)
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.tensors(), 1.0)
         optimizer.step()
         losses.append(loss.item())

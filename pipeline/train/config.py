@@ -8,7 +8,7 @@ from pipeline.section import Section
 
 
 class TrainSection(Section):
-    """The drafter and how it learns."""
+    """The drafter and how it learns. Its width is the target's: it shares the target's embedding, as the engines expect."""
 
     algorithm: Literal["eagle3"]
     draft_vocab_size: int = Field(ge=1)
@@ -17,21 +17,33 @@ class TrainSection(Section):
     """Steps of training-time test."""
     step_decay: float = Field(gt=0, le=1)
     """Weight of step j's loss is step_decay ** j."""
-    hidden_size: int | None = None
+    loss: Literal["kl", "lk_alpha", "lk_lambda"] = "kl"
+    """kl on the draft vocabulary; lk_*: the acceptance rate itself (arXiv 2602.23881), which needs the target's whole vocabulary once a position."""
+    intermediate_size: int | None = Field(None, ge=1)
+    """Of the MLP; null takes the target's."""
+    num_heads: int | None = Field(None, ge=1)
     """Null takes the target's."""
-    intermediate_size: int | None = None
-    num_heads: int | None = None
+    num_kv_heads: int | None = Field(None, ge=1)
+    """Null takes as many as heads where the target's are not plain key heads, else the target's."""
     epochs: int = Field(ge=1)
     tokens_per_batch: int = Field(ge=2)
+    """Tokens of one packed row; a longer conversation is a row alone."""
+    accumulate: int = Field(1, ge=1)
+    """Packed rows in one optimizer step, over all processes."""
     lr: float = Field(gt=0)
     warmup: float = Field(ge=0, le=1)
-    """Share of the steps."""
+    """Share of the steps; then a cosine down to zero."""
     weight_decay: float = Field(0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = Field(gt=0)
     """Largest gradient norm."""
     heldout: float = Field(0.1, ge=0, lt=1)
-    """Share of rows kept from training to choose the checkpoint."""
+    """Share of rows kept from training to choose the checkpoint; 0 keeps the last one."""
+    save_every: int = Field(500, ge=1)
+    """Steps between saves of everything that a resumed run needs; the end of an epoch saves as well."""
     dtype: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16 is autocast: weights and optimizer stay in float32."""
     device: str = "cpu"
+    threads: int | None = Field(2, ge=1)
+    """CPU threads; fixed, so that the same machine gives the same bits. Null takes torch's default."""
     seed: int = 0

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.audit.batch import Batch
-from pipeline.audit.checks import CHECKS, Complaint
+from pipeline.audit.checks.catalog import CHECKS, Across, Complaint
 from pipeline.audit.config import AuditSection
 from pipeline.audit.context import Context
 from pipeline.schema.tokens import SCHEMA, Segment, TokenRow
@@ -89,8 +89,11 @@ def batch(context: Context, rows: list[TokenRow], prompts: list[Any] | None = No
 
 def complaints(name: str, rows: Batch, **settings: Any) -> list[Complaint]:
     """What one check says, with its default thresholds but for ``settings``."""
-    section = AuditSection().check(name)
-    return list(CHECKS[name].run(rows, section.model_copy(update=settings)))
+    section = AuditSection().check(name).model_copy(update=settings)
+    check = CHECKS[name]
+    if isinstance(check, Across):
+        return list(check.run(check.facts(rows, section), rows.ids.__getitem__, section))
+    return list(check.run(rows, section))
 
 
 def write_tokens(path: Path, rows: Iterable[TokenRow]) -> Path:

@@ -1,0 +1,119 @@
+"""Audit's token rate against a bare splintr loop over the same text, and its memory for few and for many rows.
+
+    python -m benchmarks.audit_speed [--rows 2000] [--tokens 1500]
+
+Text is the standard library's own source, in other words each time. Every figure is measured in a process of its own.
+"""
+
+import argparse
+import json
+import random
+import resource
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.audit.cli import load_section
+from pipeline.audit.context import make_context
+from pipeline.audit.outputs import Outputs, write_audit
+from pipeline.audit.source import Source, parquet
+from pipeline.schema.tokens import SCHEMA, Segment, TokenRow
+from pipeline.tables import read_rows, write_rows
+from pipeline.targets import open_target
+
+
+def texts(seed: int) -> Iterator[str]:
+    """Paragraphs of real code and prose, in random order, without end."""
+    files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    parts = [part for file in files for part in file.read_text("utf-8", "replace").split("\n\n") if 40 < len(part) < 2000]
+    choice = random.Random(seed)
+    while True:
+        yield choice.choice(parts)
+
+
+def rows(count: int, tokens: int) -> Iterator[dict[str, object]]:
+    """Clean rows of about ``tokens`` tokens, two thirds of them reasoning."""
+    record, tokenizer = open_target("kimi_k25")
+    close, end = record.role_id("think_close"), record.role_id("end")
+    assert close is not None
+    assert end is not None
+    source = texts(0)
+
+    def piece(length: int) -> list[int]:
+        text = ""
+        while len(text) < 3.5 * length:
+            text += next(source) + "\n\n"
+        return tokenizer.encode(text)
+
+    for number in range(count):
+        reasoning, content = piece(tokens * 2 // 3), piece(tokens // 3)
+        ids = [*reasoning, close, *content, end]
+        bounds = [("reasoning", 0, len(reasoning)), ("think_close", len(reasoning), len(reasoning) + 1), ("content", len(reasoning) + 1, len(ids) - 1)]
+        segments = [Segment(*bound) for bound in [*bounds, ("end", len(ids) - 1, len(ids))]]
+        prompt = [163587, *piece(50), 163601, 163606]
+        yield TokenRow(f"r{number}", prompt, ids, "count", 0, len(ids), "stop", f"p{number % 3}", segments, [], "accept").to_row()
+
+
+def encode_rate(path: Path) -> dict[str, float]:
+    """Tokens a second of `encode_ordinary` in one thread, over the answers' text; making the text is not timed."""
+    import splintr  # noqa: TID251 - the bare library is what the audit is measured against
+
+    tokenizer = splintr.Tokenizer.from_pretrained("kimi_k2")
+    found, spent = 0, 0.0
+    for row in read_rows(path, SCHEMA):
+        for segment in row["segments"]:
+            ids = row["completion_ids"][segment["start"] : segment["end"]]
+            text = tokenizer.decode_bytes(ids).decode("utf-8", "replace")
+            start = time.perf_counter()
+            found += len(tokenizer.encode_ordinary(text))
+            spent += time.perf_counter() - start
+    return {"tokens": found, "seconds": spent, "rate": found / spent}
+
+
+def audit_rate(path: Path) -> dict[str, float]:
+    """Tokens of answers a second of a whole audit: every check on, all four files written; loading the vocabulary is not timed."""
+    context = make_context(*open_target("kimi_k25"))
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        start = time.perf_counter()
+        summary = write_audit(
+            "bench", Source(parquet(path)), context, load_section("default"), Outputs(out / "a.parquet", out / "f.parquet", out / "r.html", out / "s.json")
+        )
+        spent = time.perf_counter() - start
+    tokens = summary["tokens"]["completion"]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {"tokens": tokens, "seconds": spent, "rate": tokens / spent, "peak_mib": peak, "rows": summary["rows"]}
+
+
+def alone(what: str, path: Path) -> dict[str, float]:
+    """Run one measurement in a process of its own."""
+    done = subprocess.run([sys.executable, "-m", "benchmarks.audit_speed", "--measure", what, "--file", str(path)], capture_output=True, text=True, check=True)
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def main() -> None:
+    """Print the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--tokens", type=int, default=1500)
+    parser.add_argument("--measure", choices=("encode", "audit"))
+    parser.add_argument("--file", type=Path)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(encode_rate(options.file) if options.measure == "encode" else audit_rate(options.file)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        few, many = Path(folder) / "few.parquet", Path(folder) / "many.parquet"
+        write_rows(few, SCHEMA, rows(options.rows // 4, options.tokens))
+        write_rows(many, SCHEMA, rows(options.rows, options.tokens))
+        encode, audit, small = alone("encode", many), alone("audit", many), alone("audit", few)
+    print(json.dumps({"encode": encode, "audit": audit, "audit_of_a_quarter": small, "ratio": audit["rate"] / encode["rate"]}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Pieces of an answer to token ids: special tokens by id, each text encoded on its own with special tokens off.
+
+Ids are kept as little-endian uint32 bytes, so that millions of them never become Python objects.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from pipeline.answers.markers import Piece
+from pipeline.schema.tokens import Segment
+from pipeline.tokens import Tokenizer
+
+WIDTH = 4
+"""Bytes of an id."""
+
+
+class Span(NamedTuple):
+    """A stretch of ids of one kind, [start, end)."""
+
+    kind: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """Ids and their spans, in order, without gaps."""
+
+    ids: bytes
+    spans: tuple[Span, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids) // WIDTH
+
+    def tolist(self) -> list[int]:
+        """Ids as Python integers."""
+        return unpack(self.ids)
+
+    def segments(self) -> list[Segment]:
+        """Spans as the schema's segments."""
+        return [Segment(*span) for span in self.spans]
+
+
+def pack(ids: Sequence[int]) -> bytes:
+    """Ids to little-endian uint32 bytes."""
+    return np.asarray(ids, dtype="<u4").tobytes()
+
+
+def unpack(buffer: bytes) -> list[int]:
+    """Little-endian uint32 bytes to ids."""
+    return [int(token) for token in np.frombuffer(buffer, dtype="<u4")]
+
+
+def assemble(pieces: Iterable[Piece], encode: "Encoder") -> Built:
+    """Place special tokens by id and encode the texts between them.
+
+    Raises:
+        InputError: a text holds a lone surrogate.
+
+    """
+    parts: list[bytes] = []
+    spans: list[Span] = []
+    position = 0
+    for kind, token, text in pieces:
+        part = token.to_bytes(WIDTH, "little") if token is not None else encode(text)
+        if not part:
+            continue
+        end = position + len(part) // WIDTH
+        if spans and spans[-1].kind == kind and token is None:
+            spans[-1] = Span(kind, spans[-1].start, end)
+        else:
+            spans.append(Span(kind, position, end))
+        parts.append(part)
+        position = end
+    return Built(b"".join(parts), tuple(spans))
+
+
+class Encoder:
+    """Encodes the texts of one answer; a text that several readings share is scanned and encoded once."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._known: dict[str, bytes] = {}
+        self._marked: dict[str, bool] = {}
+
+    def know(self, text: str, ids: Sequence[int]) -> None:
+        """Take ids that are known otherwise as those of a text."""
+        self._known[text] = pack(ids)
+
+    def marked(self, text: str) -> bool:
+        """Whether the text could spell out a special token or a look-alike: a cheap test, never wrong with False."""
+        marked = self._marked.get(text)
+        if marked is None:
+            marked = self._marked[text] = self._tokenizer.may_spell_special(text)
+        return marked
+
+    def __call__(self, text: str) -> bytes:
+        """Ids of an ordinary text, as bytes."""
+        known = self._known.get(text)
+        if known is None:
+            known = self._known[text] = self._tokenizer.encode_flat(text, plain=not self.marked(text))
+        return known

@@ -1,0 +1,148 @@
+"""The evidence ladder: ids that were returned, ids from logprobs, re-encoded text that meets the bill, re-encoded text."""
+
+import itertools
+from dataclasses import dataclass, field
+
+from pipeline.answers.answer import Answer, Bill
+from pipeline.answers.assemble import Built, Encoder
+from pipeline.answers.emitted import agrees, as_ids, impossible, spans_of
+from pipeline.answers.formats import CallIds, Thinking, format_of
+from pipeline.answers.habits import Habits
+from pipeline.answers.logprobs import Found, Vocabulary, found_in, joined
+from pipeline.answers.markers import Markers
+from pipeline.answers.outcome import Outcome
+from pipeline.answers.readings import Context, Prompted
+from pipeline.answers.recount import Recount
+from pipeline.errors import InputError
+from pipeline.schema.target import TargetRecord
+from pipeline.schema.tokens import Evidence
+from pipeline.tokens import Tokenizer
+
+_TEXT_IS_STILL_THERE = frozenset({"reasoning_not_raw"})
+"""Faults of an answer that returned ids make good."""
+
+
+class Rebuilder:
+    """Rebuilds answers of one target."""
+
+    def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
+        self.record = record
+        self.tokenizer = tokenizer
+        self.markers = Markers(record)
+        self.context = Context(self.markers, format_of(record), CallIds(record.tool_id_format))
+        self._vocabulary: Vocabulary | None = None
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """Bytes to ids; made when the first logprobs are met."""
+        if self._vocabulary is None:
+            self._vocabulary = Vocabulary(self.record, self.tokenizer)
+        return self._vocabulary
+
+    def rebuild(self, answer: Answer, bill: Bill, habits: Habits, thinking: Thinking | None = None, calls_before: int | None = None) -> Outcome:
+        """Find the best ids that the evidence supports; `thinking` and `calls_before` say what the prompt leaves behind, where it is known."""
+        if set(answer.rejects) - _TEXT_IS_STILL_THERE:
+            return Outcome(None, notes=bill.notes, reasons=answer.rejects)
+        prompted = Prompted(thinking or self.context.format.thinking, calls_before)
+        known = _Known(self, answer, bill, habits, prompted.thinking)
+        for source, value in answer.given:
+            if (outcome := known.returned(source, value)) is not None:
+                return outcome
+        parts = found_in(answer.logprobs, self.vocabulary) if answer.logprobs else []
+        if parts and (outcome := known.from_logprobs(parts)) is not None:
+            return outcome
+        encode = Encoder(self.tokenizer)
+        try:
+            if parts:
+                known.cover(parts, encode)
+            return Recount(self.context, prompted, bill, habits, encode, known.notes).outcome(answer)
+        except InputError:
+            return Outcome(None, notes=tuple(known.notes), reasons=("text_not_utf8",))
+
+
+@dataclass(slots=True)
+class _Known:
+    """The upper rungs for one answer: ids that somebody else knows."""
+
+    of: Rebuilder
+    answer: Answer
+    bill: Bill
+    habits: Habits
+    thinking: Thinking
+    notes: list[str] = field(default_factory=list)
+
+    def returned(self, source: str, value: object) -> Outcome | None:
+        """Rung `ids`; None where they are no ids, or say something else than the text."""
+        ids = as_ids(value)
+        if ids is None:
+            self.notes.append(f"ids_not_a_list: {source}")
+            return None
+        if faults := impossible(ids, self.of.record, self.of.tokenizer):
+            where = (f"{code}: {place}" for code, place in faults[:4])
+            return Outcome(None, notes=(*self.notes, *where), reasons=tuple(dict.fromkeys(code for code, _ in faults)))
+        built = self._agreed(ids)
+        if built is None:
+            self.notes.append(f"ids_disagree_with_text: {source}")
+            return None
+        return self._outcome("ids", built, ids, "engine_ids_used")
+
+    def from_logprobs(self, parts: list[Found]) -> Outcome | None:
+        """Rung `logprobs`; None where the entries are not certain, or do not cover the whole answer."""
+        whole = joined(parts)
+        sampled = whole.certain()
+        if not sampled:
+            self.notes.append("logprobs_not_certain")
+            return None
+        ids = self._completed(sampled)
+        if not impossible(ids, self.of.record, self.of.tokenizer) and (built := self._agreed(ids)) is not None:
+            extra = ["end_token_from_finish_reason"] if len(ids) != len(sampled) else []
+            return self._outcome("ids" if whole.explicit else "logprobs", built, ids, *extra)
+        self.notes.append("logprobs_do_not_cover_the_answer")
+        return None
+
+    def cover(self, parts: list[Found], encode: Encoder) -> None:
+        """Use logprobs where they cover: a field's text, between special tokens, all of whose ids are certain."""
+        special = self.of.tokenizer.special_texts
+        known: dict[str, set[tuple[int, ...]]] = {}
+        for part in parts:
+            for is_text, group in itertools.groupby(part.ids, lambda token: token not in special):
+                ids = tuple(group)
+                sure = tuple(token for token in ids if token is not None)
+                if is_text and len(sure) == len(ids) and not impossible(sure, self.of.record, self.of.tokenizer):
+                    known.setdefault(self.of.tokenizer.decode_bytes(sure).decode("utf-8", "replace"), set()).add(sure)
+        fields = {self.answer.reasoning, self.answer.content, *(call.arguments for call in self.answer.calls)}
+        usable = {text: ways for text, ways in known.items() if text in fields and len(ways) == 1 and "\ufffd" not in text}
+        for text, (way,) in usable.items():
+            encode.know(text, way)
+        if usable:
+            self.notes.append("logprobs_partial")
+
+    def _agreed(self, ids: list[int]) -> Built | None:
+        built = spans_of(ids, self.of.record, self.of.markers, self.thinking)
+        return built if agrees(self.answer, built, ids, self.of.tokenizer, self.of.markers) else None
+
+    def _completed(self, ids: list[int]) -> list[int]:
+        """The ids, with the end token added when the answer stopped by itself and the bill says that only this one is missing."""
+        end = self.of.record.role_id("end")
+        if end is None or self.answer.finish != "stop" or ids[-1] == end:
+            return ids
+        return [*ids, end] if self.bill.tokens == len(ids) + self.habits.bills_end else ids
+
+    def _outcome(self, evidence: Evidence, built: Built, ids: list[int], *said: str) -> Outcome:
+        """An outcome whose ids are known; a cut or unended answer is flagged all the same."""
+        kinds = [span.kind for span in built.spans]
+        reasons: list[str] = []
+        if self.answer.finish == "length":
+            reasons.append(_truncation(kinds))
+        elif ids[-1] != self.of.record.role_id("end"):
+            reasons.append("no_end_token")
+        if "reasoning" in kinds and "think_close" not in kinds and "tools_open" in kinds:
+            reasons.append("tool_section_inside_reasoning")
+        delta = None if self.bill.tokens is None else self.bill.tokens - len(ids)
+        return Outcome(built, evidence, delta, (*self.notes, *said, *self.bill.notes), tuple(reasons))
+
+
+def _truncation(kinds: list[str]) -> str:
+    if "call_open" in kinds or "tools_open" in kinds:
+        return "truncated_in_tool_call"
+    return "truncated_in_content" if "think_close" in kinds or "content" in kinds else "truncated_in_reasoning"

@@ -1,0 +1,107 @@
+"""A line of a file to a job: an answer to rebuild, and the prompt that it answers. Any line becomes a job."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One input line."""
+
+    id: str
+    body: Any = None
+    messages: Any = None
+    tools: Any = None
+    rejects: tuple[str, ...] = ()
+    """Why there is nothing to rebuild, by code."""
+    flags: tuple[str, ...] = ()
+    """Why the row stays out whatever its ids, by code."""
+    notes: tuple[str, ...] = ()
+    output_ids: Any = None
+    """Ids that the line itself holds, beside or in place of a response."""
+
+
+def load(line: bytes) -> Any:
+    """Parse JSON; lone surrogates are let in, since a body that holds one must still be read and named.
+
+    Raises:
+        ValueError: not JSON.
+
+    """
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        try:
+            return json.loads(line)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+
+
+def file_job(number: int, line: bytes) -> Job:
+    """Job of a line that a user brought: `{id, messages?, tools?, response}`, a bare body, or the fields of an answer."""
+    fallback = f"line-{number}"
+    try:
+        value = load(line)
+    except ValueError as error:
+        return Job(fallback, rejects=("not_json",), notes=(f"not_json: {error}",))
+    if not isinstance(value, dict):
+        return Job(fallback, rejects=("not_a_completion",))
+    name = value.get("id")
+    common: dict[str, Any] = {
+        "id": name_of(name, fallback),
+        "messages": value.get("messages"),
+        "tools": value.get("tools"),
+        "output_ids": value.get("output_ids"),
+    }
+    if "response" in value:
+        return Job(body=value["response"], **common)
+    if "choices" in value or "error" in value:
+        return Job(body=value, **common)
+    if any(key in value for key in ("reasoning", "reasoning_content", "content", "tool_calls")):
+        return Job(body=_body_of_fields(value), **common)
+    if common["output_ids"] is not None:
+        return Job(body=None, **common)
+    return Job(rejects=("not_a_completion",), **common)
+
+
+def row_job(row: Any, number: int, prompt: Any) -> Job:
+    """Job of a line of responses.jsonl, with its line of prompts.jsonl, or None when no prompt has its id."""
+    if not isinstance(row, dict) or not isinstance(row.get("id"), str):
+        return Job(f"line-{number}", rejects=("row_malformed",))
+    asked = prompt if isinstance(prompt, dict) else {}
+    error = row.get("error")
+    rejects: list[str] = [] if prompt is not None else ["unknown_prompt"]
+    notes: list[str] = []
+    if isinstance(error, dict):
+        rejects.append(str(error.get("kind")))
+        notes.append(f"{error.get('kind')}: {error.get('message')}")
+    elif row.get("response") is None:
+        rejects.append("no_response")
+    if isinstance(row.get("policy"), str):
+        notes.append(f"provider_not_allowed: {row['policy']}")
+    return Job(
+        row["id"],
+        row.get("response"),
+        asked.get("messages"),
+        asked.get("tools"),
+        tuple(rejects),
+        ("provider_not_allowed",) if row.get("policy") else (),
+        tuple(notes),
+    )
+
+
+def name_of(value: Any, fallback: str) -> str:
+    """The line's id as text; the line number's name where it has none."""
+    if isinstance(value, str) and value:
+        return value
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else fallback
+
+
+def _body_of_fields(value: dict[str, Any]) -> dict[str, Any]:
+    """A completion body around the bare fields of an answer."""
+    finish = value.get("finish_reason") or ("tool_calls" if value.get("tool_calls") else None)
+    choice = {"message": value, "finish_reason": finish, "native_finish_reason": value.get("native_finish_reason"), "logprobs": value.get("logprobs")}
+    return {"provider": value.get("provider"), "usage": value.get("usage"), "choices": [choice]}

@@ -1,0 +1,190 @@
+"""A completion's body to a typed reply: every shape met in practice, and no exception for any other."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from pipeline.answers.answer import Answer, Bill, Call, Finish, Reply
+
+STOPS = frozenset({"stop", "tool_calls", "function_call", "end_turn", "eos", "eos_token", "stop_sequence", "tool_use"})
+LENGTHS = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
+NOT_RAW = frozenset({"reasoning.summary", "reasoning.encrypted"})
+"""Blocks of `reasoning_details` that someone else wrote, or that nobody can read."""
+
+
+class _UnusableError(Exception):
+    """A field that cannot be read as what it should be; the argument is the reject code."""
+
+
+def parse_body(body: Any) -> Reply:
+    """Read a chat (or text) completion body of OpenRouter, OpenAI, vLLM, SGLang, Fireworks and their like."""
+    if not isinstance(body, dict):
+        return Reply(rejects=("not_a_completion",))
+    provider = _word(body.get("provider"))
+    bill = bill_of(body.get("usage"))
+    choices = body.get("choices")
+    if body.get("error"):
+        partial = isinstance(choices, list) and any(isinstance(c, dict) and _has_text(c) for c in choices)
+        return Reply(provider, bill, rejects=("provider_error", *(("partial_text",) if partial else ())))
+    if not isinstance(choices, list) or not choices:
+        return Reply(provider, bill, rejects=("not_a_completion",))
+    return Reply(provider, bill, tuple(_answer(choice, index, body) for index, choice in enumerate(choices)))
+
+
+def bill_of(usage: Any) -> Bill:
+    """Completion tokens, with the reasoning counted in, whatever the server's habit.
+
+    Some report reasoning beside the completion: then total - prompt is their sum, and that is what was emitted.
+    """
+    if not isinstance(usage, dict):
+        return Bill()
+    completion = _count(usage.get("completion_tokens"))
+    details = usage.get("completion_tokens_details")
+    reasoning = _count(details.get("reasoning_tokens")) if isinstance(details, dict) else _count(usage.get("reasoning_tokens"))
+    total, prompt = _count(usage.get("total_tokens")), _count(usage.get("prompt_tokens"))
+    emitted = total - prompt if total is not None and prompt is not None else None
+    if completion is None:
+        return Bill(emitted, ("billed_as_total_minus_prompt",)) if emitted is not None and emitted >= 0 else Bill()
+    if reasoning and emitted == completion + reasoning:
+        return Bill(emitted, ("usage_disjoint",))
+    return Bill(completion)
+
+
+def _answer(choice: Any, position: int, body: dict[str, Any]) -> Answer:
+    if not isinstance(choice, dict):
+        return Answer(position, rejects=("not_a_completion",))
+    word = _word(choice.get("finish_reason"))
+    finish = _finish(word, _word(choice.get("native_finish_reason")))
+    if choice.get("error") or word == "error":
+        return Answer(position, finish=finish, finish_reason=word, rejects=("provider_error", *(("partial_text",) if _has_text(choice) else ())))
+    given = tuple(_given(choice, position, body))
+    try:
+        return _texts(choice, position, finish, word, given)
+    except _UnusableError as error:
+        return Answer(position, finish=finish, finish_reason=word, given=given, logprobs=choice.get("logprobs"), rejects=(str(error),))
+
+
+def _texts(choice: dict[str, Any], position: int, finish: Finish, word: str | None, given: tuple[tuple[str, Any], ...]) -> Answer:
+    message = choice.get("message")
+    if message is None and isinstance(choice.get("text"), str):
+        message = {"content": choice["text"]}
+    if not isinstance(message, dict):
+        raise _UnusableError("not_a_completion")
+    reasoning, other, raw = _reasoning(message)
+    content = _text(message.get("content"))
+    rejects = [] if raw else ["reasoning_not_raw"]
+    if not content and isinstance(message.get("refusal"), str) and message["refusal"]:
+        rejects.append("refusal")
+    if word == "content_filter":
+        rejects.append("content_filter")
+    calls = tuple(_calls(message))
+    for text in (reasoning, other or "", content, *(part for call in calls for part in (call.id, call.name, call.arguments))):
+        if not _is_unicode(text):
+            raise _UnusableError("text_not_utf8")
+    return Answer(position, reasoning, content, calls, finish, word, other, tuple(rejects), given, choice.get("logprobs"))
+
+
+def _reasoning(message: dict[str, Any]) -> tuple[str, str | None, bool]:
+    """Reasoning, a contradicting second text, and whether it is the model's own words."""
+    named = [text for key in ("reasoning", "reasoning_content") if (text := _text(message.get(key)))]
+    raw, blocks = True, []
+    details = message.get("reasoning_details")
+    for block in details if isinstance(details, list) else ():
+        if not isinstance(block, dict):
+            continue
+        if block.get("type") in NOT_RAW:
+            raw = False
+        elif block.get("type") == "reasoning.text":
+            blocks.append(_text(block.get("text")))
+    if joined := "".join(blocks):
+        named.append(joined)
+    first = named[0] if named else ""
+    return first, next((text for text in named if text != first), None), raw
+
+
+def _calls(message: dict[str, Any]) -> Iterator[Call]:
+    listed = message.get("tool_calls")
+    legacy = message.get("function_call")
+    if not listed and isinstance(legacy, dict):
+        listed = [{"function": legacy}]
+    if listed is None:
+        return
+    if not isinstance(listed, list):
+        raise _UnusableError("tool_call_malformed")
+    for item in listed:
+        function = item.get("function") if isinstance(item, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise _UnusableError("tool_call_malformed")
+        arguments, name = function.get("arguments"), function["name"]
+        native = item.get("id")
+        text = arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+        yield Call(native if isinstance(native, str) else "" if native is None else str(native), name, text, arguments is None or isinstance(arguments, str))
+
+
+def _given(choice: dict[str, Any], position: int, body: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Every place where servers put the ids that they sampled."""
+    for key in ("token_ids", "response_token_ids", "output_ids"):
+        if choice.get(key):
+            yield key, choice[key]
+    raw = choice.get("raw_output")
+    if isinstance(raw, dict) and raw.get("completion_token_ids"):
+        yield "raw_output.completion_token_ids", raw["completion_token_ids"]
+    extension = body.get("sglext")
+    if isinstance(extension, dict) and isinstance(lists := extension.get("output_ids"), list) and lists:
+        if isinstance(lists[0], list):
+            if position < len(lists):
+                yield "sglext.output_ids", lists[position]
+        elif position == 0:
+            yield "sglext.output_ids", lists
+    if position == 0 and body.get("output_ids"):
+        yield "output_ids", body["output_ids"]
+
+
+def _finish(word: str | None, native: str | None) -> Finish:
+    words = {w.lower() for w in (word, native) if w}
+    if words & LENGTHS:
+        return "length"
+    return "stop" if words & STOPS else "unknown"
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(_part(part) for part in value)
+    raise _UnusableError("content_not_text")
+
+
+def _part(part: Any) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, dict) and isinstance(part.get("text"), str):
+        return str(part["text"])
+    raise _UnusableError("content_not_text")
+
+
+def _has_text(choice: dict[str, Any]) -> bool:
+    message = choice.get("message")
+    return isinstance(message, dict) and any(message.get(key) for key in ("content", "reasoning", "reasoning_content", "tool_calls"))
+
+
+def _word(value: Any) -> str | None:
+    return value if isinstance(value, str) and value and _is_unicode(value) else None
+
+
+def _count(value: Any) -> int | None:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else None
+
+
+def _is_unicode(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

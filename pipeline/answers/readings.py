@@ -1,0 +1,332 @@
+"""From an answer's fields to what the model may have emitted: a default reading, then the alternatives that the format allows.
+
+A reading says where each special token stands. The billed count decides between readings; nothing here looks at it.
+"""
+
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from pipeline.answers.answer import Answer, Call
+from pipeline.answers.formats import CallIds, Format, NamedCall, Thinking
+from pipeline.answers.markers import Markers, Piece
+
+MAX_READINGS = 48
+"""Alternatives tried at most; beyond, an answer is too ambiguous for a count to decide."""
+
+
+TRUNCATED = {"call": "truncated_in_tool_call", "content": "truncated_in_content", "reasoning": "truncated_in_reasoning"}
+"""Where an answer was cut, to the code of the flag."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A reading of the text fields: which part is reasoning, whether it was closed, what follows."""
+
+    reasoning: tuple[Piece, ...]
+    closed: bool
+    body: tuple[Piece, ...]
+    raw_calls: int = 0
+    """Calls that `body` or `reasoning` holds already."""
+    cut_in: str | None = None
+    """`reasoning`, `content` or `call` when the answer was cut there."""
+    repairs: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    rejects: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One possible answer of the model."""
+
+    pieces: tuple[Piece, ...]
+    repairs: tuple[str, ...] = ()
+    """Clean-ups that it takes, by code."""
+    reasons: tuple[str, ...] = ()
+    """Codes of why the row is flagged, if this is what the model emitted."""
+    rejects: tuple[str, ...] = ()
+    """Codes of why no honest ids exist, if this is all that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What reading an answer takes besides the answer."""
+
+    markers: Markers
+    format: Format
+    call_ids: CallIds
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """What the prompt leaves behind."""
+
+    thinking: Thinking
+    calls_before: int | None = None
+    """Tool calls of the conversation so far; None where it is not known."""
+
+
+Marked = Callable[[str], bool]
+"""Whether a text could spell out a special token."""
+
+
+def readings(answer: Answer, context: Context, prompted: Prompted, marked: Marked) -> Iterator[Reading]:
+    """All readings, the most likely first, each once."""
+    seen = set()
+    combined = ((v, calls) for v in views(answer, context, prompted.thinking, marked) for calls in _call_options(answer, v, context, prompted.calls_before))
+    for view, (call_pieces, repairs, reasons) in itertools.islice(combined, MAX_READINGS):
+        for pieces, more in _tails(answer, view, call_pieces, context, prompted.thinking):
+            if pieces not in seen:
+                seen.add(pieces)
+                flags = tuple(dict.fromkeys((*view.reasons, *reasons, *more)))
+                yield Reading(pieces, (*view.repairs, *repairs), flags, view.rejects)
+
+
+def views(answer: Answer, context: Context, thinking: Thinking, marked: Marked) -> Iterator[View]:
+    """Readings of the text fields."""
+    texts = [answer.reasoning] if answer.other_reasoning is None else [answer.reasoning, answer.other_reasoning]
+    for text in texts:
+        notes = () if len(texts) == 1 else ("reasoning_fields_differ",)
+        raw = marked(text) or marked(answer.content)
+        for reasoning, closed, content, repairs in (
+            _splits(text, answer, context.markers, thinking) if raw else _unmarked(text, answer, context.markers, thinking)
+        ):
+            for body, ended in _terminators(content, context.markers):
+                for view in _sections(reasoning, closed, body, answer, context.markers) if raw else (_literal(reasoning, closed, body),):
+                    yield _judged(view, answer, thinking, (*notes, *repairs, *ended))
+
+
+Split = tuple[str, bool, str, tuple[str, ...]]
+"""(reasoning, closed, content, repairs)"""
+
+
+def _unmarked(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking) -> Iterator[Split]:
+    """Ways to tell reasoning from content where no special token is spelled out: by the fields, unless the answer was cut."""
+    if "think_close" not in markers.roles or thinking == "closed":
+        yield reasoning, False, answer.content, ()
+        return
+    follows = bool(answer.content or answer.calls)
+    closed = follows or bool(reasoning and answer.finish != "length")
+    yield (reasoning, closed, answer.content, ()) if thinking == "open" or reasoning else ("", False, answer.content, ())
+    if answer.finish == "length" and thinking == "open":
+        if reasoning and not follows:
+            yield reasoning, True, answer.content, ()
+        elif answer.content and not reasoning and not answer.calls:
+            yield answer.content, False, "", ("content_is_reasoning",)
+
+
+def _splits(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking) -> Iterator[Split]:
+    """Ways to tell reasoning from content where think tags may be spelled out; the fields as they are come last."""
+    content, opened, close = answer.content, markers.text("think_open"), markers.text("think_close")
+    if close is None or thinking == "closed":
+        yield reasoning, False, content, ()
+        return
+    repairs: tuple[str, ...] = ()
+    if opened and reasoning.startswith(opened):
+        reasoning, repairs = reasoning.removeprefix(opened), ("strip_think_open",)
+    elif opened and not reasoning and content.startswith(opened):
+        content, repairs = content.removeprefix(opened), ("strip_think_open",)
+    if close in reasoning and not content and not answer.calls:
+        before, _, after = reasoning.partition(close)
+        yield before, True, after, (*repairs, "split_close_tag_in_reasoning")
+    elif reasoning.endswith(close):
+        yield reasoning.removesuffix(close), True, content, (*repairs, "strip_close_tag_in_reasoning")
+    elif reasoning and content.startswith(close):
+        yield reasoning, True, content.removeprefix(close), (*repairs, "strip_close_tag_in_content")
+    elif not reasoning and close in content:
+        before, _, after = content.partition(close)
+        yield before, True, after, (*repairs, "split_close_tag_in_content")
+        if thinking == "open":
+            yield "", True, content, (*repairs, "literal_close_tag")
+        return
+    elif repairs:
+        yield reasoning, bool(content or answer.calls or answer.finish != "length"), content, repairs
+    yield from _unmarked(answer.reasoning, answer, markers, thinking)
+
+
+def _terminators(content: str, markers: Markers) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Drop a visible end token at the very end; or leave it as text."""
+    end = markers.text("end")
+    if end and content.endswith(end):
+        yield content.removesuffix(end), ("strip_trailing_terminator_text",)
+    yield content, ()
+
+
+def _sections(reasoning: str, closed: bool, content: str, answer: Answer, markers: Markers) -> Iterator[View]:
+    """Raw tool sections as special tokens or as literal text; the likelier first."""
+    literal = _literal(reasoning, closed, content)
+    structural: list[View] = []
+    section = markers.section(content)
+    if section is not None:
+        body = (*_text("content", section.before), *section.pieces, *_text("content", section.after))
+        view = View(literal.reasoning, closed, body, section.calls, repairs=("markers_in_content_to_special_ids",))
+        structural.append(_cut(view, section.open_in, section.closed, answer))
+    elif not content and (section := markers.section(reasoning.removesuffix(markers.text("end") or "\0"))) is not None:
+        inside = (*_text("reasoning", section.before), *section.pieces, *_text("content", section.after))
+        view = View(inside, False, (), section.calls, repairs=("markers_in_reasoning_to_special_ids",), reasons=("tool_section_inside_reasoning",))
+        closing = View(_text("reasoning", section.before), True, inside[bool(section.before) :], section.calls, repairs=(*view.repairs, "insert_think_close"))
+        structural += [_cut(v, section.open_in, section.closed, answer) for v in (view, closing)]
+    likely = section is not None and not section.after.strip() and (section.closed or answer.finish == "length")
+    yield from [*structural, literal] if likely else [literal, *structural]
+
+
+def _literal(reasoning: str, closed: bool, content: str) -> View:
+    return View(_text("reasoning", reasoning), closed, _text("content", content))
+
+
+def _cut(view: View, open_in: str | None, closed: bool, answer: Answer) -> View:
+    """Say where a raw section breaks off, if it does."""
+    if answer.finish == "length" and (open_in or not closed):
+        return replace(view, cut_in="call")
+    if open_in or not closed:
+        return replace(view, reasons=(*view.reasons, "tool_section_unclosed"))
+    return view
+
+
+def _judged(view: View, answer: Answer, thinking: Thinking, repairs: tuple[str, ...]) -> View:
+    """Add the repairs that came before, and what the reading as a whole says against the row."""
+    reasons, rejects, cut_in = view.reasons, view.rejects, view.cut_in
+    if answer.finish == "length":
+        cut_in = cut_in or ("call" if answer.calls else "content" if view.closed or (view.body and not view.reasoning) else "reasoning")
+        reasons = (*reasons, TRUNCATED[cut_in])
+    elif view.reasoning and not view.body and not answer.calls and not view.raw_calls:
+        rejects = ("no_think_close", "empty_answer")
+    elif "literal_close_tag" in repairs:
+        reasons = (*reasons, "literal_close_tag")
+    elif thinking == "open" and not view.reasoning and view.body:
+        repairs = (*repairs, "reasoning_empty")
+    elif not repairs:
+        return view
+    return View(view.reasoning, view.closed, view.body, view.raw_calls, cut_in, (*repairs, *view.repairs), reasons, rejects)
+
+
+CallOption = tuple[tuple[Piece, ...], tuple[str, ...], tuple[str, ...]]
+"""Pieces of all structured calls, repairs, reasons."""
+
+
+def _call_options(answer: Answer, view: View, context: Context, calls_before: int | None) -> Iterator[CallOption]:
+    """Ways in which the model may have written the structured calls."""
+    if not answer.calls:
+        yield (), (), ()
+        return
+    if view.raw_calls:
+        yield (), ("tool_calls_given_twice",) if view.raw_calls == len(answer.calls) else ("tool_calls_differ_from_text",), ()
+        return
+    if "call_open" not in context.markers.roles:
+        yield (), (), ("tool_calls_have_no_format",)
+        return
+    for separator in context.format.separators:
+        for ids, id_reasons in _id_options(answer.calls, context.call_ids, calls_before):
+            for arguments, repairs, reasons in _argument_options(answer.calls):
+                named = [NamedCall(i, call.name, a) for i, call, a in zip(ids, answer.calls, arguments, strict=True)]
+                yield _section(named, separator, context), repairs, (*id_reasons, *reasons)
+
+
+def _section(calls: list[NamedCall], separator: str, context: Context) -> tuple[Piece, ...]:
+    pieces: list[Piece] = [context.markers.piece("tools_open")] if "tools_open" in context.markers.roles else []
+    for number, call in enumerate(calls):
+        if number:
+            pieces += _text("content", separator)
+        pieces += context.format.call(call, context.markers)
+    return (*pieces, *([context.markers.piece("tools_close")] if "tools_close" in context.markers.roles else ()))
+
+
+def _id_options(calls: tuple[Call, ...], call_ids: CallIds, calls_before: int | None) -> Iterator[tuple[list[str], tuple[str, ...]]]:
+    """Ways in which the model may have named the calls, and the codes that each raises."""
+    given = [call.id for call in calls]
+    kinds = {call_ids.kind(call.id, call.name) for call in calls} if call_ids.template else {"native"}
+    if kinds == {"native"}:
+        yield given, ()
+        return
+    first = calls_before or 0
+    numbered = [[call_ids.native(call.name, start + n) for n, call in enumerate(calls)] for start in (first, first + 1)]
+    digits = ["".join(re.findall(r"\d+", call.id)[-1:]) for call in calls]
+    own = [call_ids.native(call.name, int(d)) if d and len(d) < 4 else numbered[0][n] for n, (d, call) in enumerate(zip(digits, calls, strict=True))]
+    if "server" in kinds:
+        mixed = [call.id if call_ids.kind(call.id, call.name) == "native" else name for call, name in zip(calls, numbered[0], strict=True)]
+        options, reason = [mixed, numbered[0], numbered[1], given], "tool_id_rewritten_by_server"
+    else:
+        options, reason = [given, own, numbered[0]], "tool_id_not_native"
+    for option in options:
+        yield option, (reason,)
+
+
+def _argument_options(calls: tuple[Call, ...]) -> Iterator[tuple[list[str], tuple[str, ...], tuple[str, ...]]]:
+    """The calls' arguments verbatim, then as they may have been before the server wrote them anew."""
+    verbatim = [call.arguments for call in calls]
+    objects = [_json_object(text) for text in verbatim]
+    reasons = () if all(value is not None for value in objects) else ("arguments_not_an_object",)
+    if not all(call.raw for call in calls):
+        reasons = (*reasons, "arguments_not_raw")
+    yield verbatim, (), reasons
+    unescaped = [unescape_non_ascii(text) for text in verbatim]
+    if unescaped != verbatim:
+        yield unescaped, ("unescape_non_ascii",), (*reasons, "arguments_escaped_by_server", "count_mismatch")
+    if "arguments_not_raw" in reasons:
+        yield [json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":")) for text in verbatim], ("compact_arguments",), reasons
+
+
+_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)((?:\\u[0-9a-fA-F]{4})+)")
+
+
+def unescape_non_ascii(text: str) -> str:
+    r"""Write ``\uXXXX`` escapes of characters beyond ASCII as the characters; leave every other escape and all spacing alone."""
+
+    def replaced(match: re.Match[str]) -> str:
+        units = [int(digits, 16) for digits in match[2].split("\\u")[1:]]
+        raw = b"".join(unit.to_bytes(2, "little") for unit in units)
+        try:
+            decoded = raw.decode("utf-16-le")
+        except UnicodeDecodeError:
+            return match[0]
+        return match[1] + "".join(char if ord(char) > 127 else f"\\u{ord(char):04x}" for char in decoded)
+
+    return _ESCAPE.sub(replaced, text) if "\\u" in text else text
+
+
+def _json_object(text: str) -> dict[str, object] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _tails(answer: Answer, view: View, calls: tuple[Piece, ...], context: Context, thinking: Thinking) -> Iterator[tuple[tuple[Piece, ...], tuple[str, ...]]]:
+    """The whole answer with each way to end it: the end token, or, when cut, the last markers present or not."""
+    markers = context.markers
+    body = view.body
+    if calls and context.format.lead and any(piece.text for piece in body):
+        body = (
+            (*body[:-1], body[-1]._replace(text=body[-1].text + context.format.lead))
+            if body[-1].token is None
+            else (*body, *_text("content", context.format.lead))
+        )
+    opens = thinking == "none" and (view.closed or view.reasoning) and "think_open" in markers.roles
+    start = (*([markers.piece("think_open")] if opens else ()), *view.reasoning)
+    close = (markers.piece("think_close"),) if view.closed and "think_close" in markers.roles else ()
+    if view.reasoning and "think_close" not in markers.roles:
+        yield (*start, *body, *calls, markers.piece("end")), ("reasoning_has_no_format",)
+        return
+    whole = (*start, *close, *body, *calls)
+    if answer.finish == "length":
+        yield whole[: len(whole) - _closers(calls)], ()
+        for keep in range(_closers(calls), 0, -1):
+            yield whole[: len(whole) - keep + 1], ()
+        return
+    yield (*whole, markers.piece("end")), ()
+    if close and view.reasoning and (*body, *calls)[0:1] and (*body, *calls)[0].kind in ("tools_open", "call_open"):
+        yield (*start, *body, *calls, markers.piece("end")), ("tool_section_inside_reasoning",)
+    if answer.finish == "unknown":
+        yield whole, ("finish_unknown",)
+
+
+def _closers(calls: tuple[Piece, ...]) -> int:
+    """How many closing markers stand at the end of the calls."""
+    return sum(1 for _ in itertools.takewhile(lambda piece: piece.kind in ("call_close", "tools_close"), reversed(calls)))
+
+
+def _text(kind: str, text: str) -> tuple[Piece, ...]:
+    return (Piece(kind, None, text),) if text else ()

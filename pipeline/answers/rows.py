@@ -1,0 +1,221 @@
+"""A job to the rows of tokens.parquet that it makes: one for each choice, and always at least one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeline.answers.answer import Answer, Bill, Finish, Reply
+from pipeline.answers.assemble import Built, Span, pack, unpack
+from pipeline.answers.emitted import as_ids, impossible
+from pipeline.answers.formats import Thinking, thinking_after
+from pipeline.answers.habits import Habits, Seen
+from pipeline.answers.ladder import Rebuilder
+from pipeline.answers.lines import Job
+from pipeline.answers.outcome import Outcome
+from pipeline.answers.parse import parse_body
+from pipeline.answers.seams import shown
+from pipeline.errors import InputError
+from pipeline.schema.target import TargetRecord
+from pipeline.schema.tokens import Evidence, Status
+from pipeline.tokens import PromptRenderer, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`schema.tokens.TokenRow` with its ids as little-endian uint32 bytes."""
+
+    id: str
+    prompt: bytes
+    completion: bytes
+    spans: tuple[Span, ...]
+    evidence: Evidence | None
+    count_delta: int | None
+    billed_tokens: int | None
+    finish_reason: str | None
+    provider: str | None
+    notes: tuple[str, ...]
+    status: Status
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the model read, as far as it is known."""
+
+    ids: bytes = b""
+    thinking: Thinking | None = None
+    calls_before: int | None = None
+    rejects: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class RowMaker:
+    """Turns jobs into rows, for one target."""
+
+    def __init__(self, record: TargetRecord, tokenizer: Tokenizer, *, send_tools: bool) -> None:
+        self.rebuilder = Rebuilder(record, tokenizer)
+        self._record = record
+        self._tokenizer = tokenizer
+        self._send_tools = send_tools
+        self._renderer: PromptRenderer | None = None
+
+    def rows(self, job: Job, habits: dict[str | None, Habits]) -> list[Row]:
+        """Rows of one job, in the order of its choices; the first has the job's id, the others `<id>#<n>`."""
+        reply = self._reply(job)
+        asked = self._asked(job)
+        rejects = (*job.rejects, *reply.rejects, *asked.rejects)
+        if rejects or not reply.answers:
+            outcome = Outcome(None, notes=(*job.notes, *asked.notes, *reply.bill.notes), reasons=tuple(dict.fromkeys(rejects)))
+            return [_row(job, job.id, asked, reply, None, outcome, reply.bill.tokens)]
+        own = habits.get(reply.provider, Habits())
+        outcomes = self._outcomes(reply, own, asked)
+        return [
+            _row(job, job.id if n == 0 else f"{job.id}#{n}", asked, reply, answer, replace(o, notes=(*job.notes, *asked.notes, *o.notes)), billed)
+            for n, (answer, (o, billed)) in enumerate(zip(reply.answers, outcomes, strict=True))
+        ]
+
+    def thinking(self, job: Job) -> Thinking | None:
+        """State in which the job's prompt leaves the model; None when the prompt is not known."""
+        return self._asked(job).thinking
+
+    def observe(self, job: Job, seen: dict[str | None, Seen], limit: int) -> None:
+        """Take a job into what is known of its provider's habits, up to so many rows of each provider."""
+        if job.rejects:
+            return
+        reply = self._reply(job)
+        counts = seen.setdefault(reply.provider, Seen())
+        if counts.rows >= limit:
+            return
+        asked = self._asked(job)
+        for answer in reply.answers:
+            if answer.rejects:
+                continue
+            outcome = self.rebuilder.rebuild(answer, reply.bill if len(reply.answers) == 1 else Bill(), Habits(), asked.thinking, asked.calls_before)
+            counts.rows += 1
+            counts.shown.update(shown(answer.reasoning, answer.content))
+            if outcome.plain_delta in (-1, 0):
+                (counts.length_deltas if answer.finish == "length" else counts.stop_deltas)[outcome.plain_delta] += 1
+            if outcome.built is not None and outcome.evidence in ("ids", "logprobs"):
+                counts.verified += 1
+                counts.emitted.update(self._emitted(outcome.built))
+
+    def _emitted(self, built: Built) -> Iterator[str]:
+        """Seams at which verified ids have white space."""
+        ids = unpack(built.ids)
+        texts = {"reasoning": "", "content": ""}
+        for kind, start, end in built.spans:
+            if kind in texts:
+                texts[kind] += self._tokenizer.decode_bytes(ids[start:end]).decode("utf-8", "replace")
+        return shown(texts["reasoning"], texts["content"])
+
+    def _reply(self, job: Job) -> Reply:
+        if job.rejects:
+            return parse_body(job.body) if isinstance(job.body, dict) else Reply()
+        if job.body is None and job.output_ids is not None:
+            ids = as_ids(job.output_ids)
+            end = self._record.role_id("end")
+            finish: Finish = "stop" if ids and ids[-1] == end else "length"
+            return Reply(answers=(Answer(0, finish=finish, given=(("output_ids", job.output_ids),), has_text=False),))
+        reply = parse_body(job.body)
+        if job.output_ids is not None and reply.answers:
+            first = reply.answers[0]
+            return replace(reply, answers=(replace(first, given=(("output_ids", job.output_ids), *first.given)), *reply.answers[1:]))
+        return reply
+
+    def _outcomes(self, reply: Reply, habits: Habits, asked: Asked) -> list[tuple[Outcome, int | None]]:
+        """Outcome of each choice and what was billed for it; several choices share one bill, which their sum must meet."""
+        alone = len(reply.answers) == 1
+        bill = reply.bill if alone else Bill(None, reply.bill.notes)
+        outcomes = [self.rebuilder.rebuild(answer, bill, habits, asked.thinking, asked.calls_before) for answer in reply.answers]
+        if alone or reply.bill.tokens is None:
+            return [(outcome, bill.tokens) for outcome in outcomes]
+        if any(outcome.built is None for outcome in outcomes):
+            return [(outcome, None) for outcome in outcomes]
+        lengths = [len(outcome.built) for outcome in outcomes if outcome.built is not None]
+        unbilled = 0 if habits.bills_end else sum(1 for o in outcomes if o.built is not None and o.built.spans and o.built.spans[-1].kind == "end")
+        delta = reply.bill.tokens - sum(lengths)
+        note = f"billed_together {reply.bill.tokens} for {len(outcomes)} choices"
+        if delta == -unbilled:
+            ended = 0 if habits.bills_end else 1
+            return [(_settled(outcome, note, -ended), length - ended) for outcome, length in zip(outcomes, lengths, strict=True)]
+        return [(_unsettled(outcome, note, delta), None) for outcome in outcomes]
+
+    def _asked(self, job: Job) -> Asked:
+        """The prompt's ids: those that the engine reports, else the conversation rendered."""
+        engine = _engine_prompt(job.body)
+        notes: tuple[str, ...] = ()
+        if engine is not None and impossible(engine, self._record, self._tokenizer):
+            engine, notes = None, ("engine_prompt_ids_impossible",)
+        if not isinstance(job.messages, list):
+            if engine is None:
+                return Asked(notes=(*notes, "prompt_unknown"))
+            return Asked(pack(engine), thinking_after(engine, self._record), None, notes=("prompt_ids_from_engine",))
+        try:
+            ids = self._render(job.messages, job.tools if self._send_tools and isinstance(job.tools, list) else None)
+        except InputError as error:
+            return Asked(rejects=("prompt_not_rendered",), notes=(*notes, f"prompt_not_rendered: {error}"))
+        if engine is not None and engine != ids:
+            ids, notes = engine, ("prompt_ids_differ_from_engine",)
+        return Asked(pack(ids), thinking_after(ids, self._record), _calls_in(job.messages), notes=notes)
+
+    def _render(self, messages: list[Any], tools: list[Any] | None) -> list[int]:
+        if self._renderer is None:
+            self._renderer = PromptRenderer(self._record, self._tokenizer)
+        return self._renderer.render(messages, tools)
+
+
+def _settled(outcome: Outcome, note: str, delta: int) -> Outcome:
+    """A choice of a reply whose shared bill is met."""
+    evidence: Evidence | None = "count" if outcome.evidence == "text" and "count_missing" in outcome.reasons else outcome.evidence
+    reasons = tuple(code for code in outcome.reasons if code != "count_missing")
+    return replace(outcome, evidence=evidence, delta=delta, notes=(*outcome.notes, note), reasons=reasons)
+
+
+def _unsettled(outcome: Outcome, note: str, delta: int) -> Outcome:
+    """A choice of a reply whose shared bill is not met."""
+    reasons = tuple("count_mismatch" if code == "count_missing" else code for code in outcome.reasons)
+    return replace(outcome, delta=delta, notes=(*outcome.notes, note), reasons=reasons)
+
+
+def _row(job: Job, name: str, asked: Asked, reply: Reply, answer: Answer | None, outcome: Outcome, billed: int | None) -> Row:
+    built = outcome.built
+    reasons = tuple(dict.fromkeys((*outcome.reasons, *(job.flags if built is not None else ()))))
+    status: Status = "reject" if built is None else "flag" if reasons else "accept"
+    return Row(
+        _clean(name),
+        asked.ids,
+        built.ids if built else b"",
+        built.spans if built else (),
+        outcome.evidence if built else None,
+        outcome.delta if built else None,
+        billed,
+        answer.finish_reason if answer else None,
+        reply.provider,
+        tuple(map(_clean, outcome.notes)),
+        status,
+        ", ".join(map(_clean, reasons)) or None,
+    )
+
+
+def _clean(text: str) -> str:
+    """Text that can be stored: lone surrogates are written out."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _engine_prompt(body: Any) -> list[int] | None:
+    """Prompt ids that the engine reports, wherever it puts them."""
+    if not isinstance(body, dict):
+        return None
+    choices = body.get("choices")
+    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+    extension = body.get("sglext")
+    places = [body.get("prompt_token_ids"), first.get("prompt_token_ids"), extension.get("input_ids") if isinstance(extension, dict) else None]
+    raw = first.get("raw_output")
+    places.append(raw.get("prompt_token_ids") if isinstance(raw, dict) else None)
+    return next((ids for value in places if (ids := as_ids(value)) is not None), None)
+
+
+def _calls_in(messages: list[Any]) -> int:
+    """Tool calls of the conversation so far: a call's index counts through all of it."""
+    listed = [message.get("tool_calls") for message in messages if isinstance(message, dict)]
+    return sum(len(calls) for calls in listed if isinstance(calls, list))

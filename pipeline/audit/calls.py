@@ -1,0 +1,124 @@
+"""Tool calls read off the ids, by the structural tokens alone: a witness apart from whatever wrote the segments."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from pipeline.audit.context import Context
+from pipeline.audit.retokenize import decode
+
+CALL_ROLES = {"T": "tools_open", "O": "call_open", "A": "call_args", "C": "call_close", "t": "tools_close"}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One tool call as the model wrote it."""
+
+    position: int
+    """Of the token that opens the call."""
+    name: str | None
+    """Function's name, or None when the header has another form than the target's."""
+    header: str
+    """What stands between the opening and the arguments."""
+    index: int | None
+    """The number in the call's id, where the format has one."""
+    arguments: str
+    """As written; not necessarily JSON."""
+    arguments_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Markup:
+    """The tool tokens of one answer."""
+
+    calls: list[Call]
+    fault: int | None
+    """Position of the first structural token out of order, or of the last one when something is missing after it."""
+
+
+def whole_pattern(context: Context) -> tuple[str, str]:
+    """Grammar of the tool tokens as patterns over the letters of CALL_ROLES: for a whole answer, and for one that was cut."""
+    has = {letter: context.role(role) is not None for letter, role in CALL_ROLES.items()}
+    call = "OAC" if has["A"] else "OC"
+    cut = "(?:OA?)?" if has["A"] else "O?"
+    if has["T"]:
+        return f"(?:T(?:{call})+t)?", f"(?:T(?:{call})*(?:{cut}|t))?"
+    return f"(?:{call})*", f"(?:{call})*{cut}"
+
+
+def read_markup(context: Context, ids: list[int], *, cut: bool) -> Markup:
+    """Read the tool calls of one answer. ``cut`` allows the answer to stop anywhere."""
+    letters = {context.role(role): letter for letter, role in CALL_ROLES.items() if context.role(role) is not None}
+    marks = [(letters[token], position) for position, token in enumerate(ids) if token in letters]
+    word = "".join(letter for letter, _position in marks)
+    whole, prefix = whole_pattern(context)
+    fault = None
+    if not re.fullmatch(prefix if cut else whole, word):
+        good = next(length for length in range(len(word), -1, -1) if re.fullmatch(prefix, word[:length]))
+        fault = marks[min(good, len(marks) - 1)][1]
+    return Markup(_calls(context, ids, marks), fault)
+
+
+def _calls(context: Context, ids: list[int], marks: list[tuple[str, int]]) -> list[Call]:
+    read = _READERS[context.record.chat]
+    calls = []
+    for number, (letter, position) in enumerate(marks):
+        if letter != "O":
+            continue
+        after = marks[number + 1 :]
+        close = next((at for mark, at in after if mark in "COTt"), None)
+        if close is None or ids[close] != context.role("call_close"):
+            continue
+        args = next((at for mark, at in after if mark == "A" and at < close), None)
+        calls.append(read(context, position, ids[position + 1 : close], None if args is None else args - position - 1))
+    return calls
+
+
+def _text(context: Context, ids: list[int]) -> str:
+    size = len(context.pieces)
+    return decode(b"".join(context.pieces[token] for token in ids if 0 <= token < size))[0]
+
+
+def _kimi(context: Context, position: int, body: list[int], args: int | None) -> Call:
+    """``functions.name:0`` then the arguments; or whatever `tool_id_format` says."""
+    split = len(body) if args is None else args
+    header = _text(context, body[:split]).strip()
+    pattern = re.escape(context.record.tool_id_format or "{name}").replace(r"\{name\}", "(?P<name>.+)").replace(r"\{index\}", r"(?P<index>\d{1,9})")
+    found = re.fullmatch(pattern, header, re.DOTALL)
+    fields = found.groupdict() if found else {}
+    index = int(fields["index"]) if fields.get("index") else None
+    return Call(position, fields.get("name"), header, index, _text(context, body[split + 1 :]), position + split + 2)
+
+
+def _json_body(context: Context, position: int, body: list[int], _args: int | None) -> Call:
+    """``{"name": ..., "arguments": {...}}``."""
+    text = _text(context, body)
+    try:
+        value: Any = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        value = None
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return Call(position, None, text.strip(), None, text, position + 1)
+    arguments = value.get("arguments", {})
+    written = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+    return Call(position, value["name"], value["name"], None, written, position + 1)
+
+
+def _deepseek(context: Context, position: int, body: list[int], args: int | None) -> Call:
+    """``function<sep>name``, then the arguments in a fenced JSON block."""
+    split = 0 if args is None else args
+    text = _text(context, body[split + 1 :])
+    name, _, rest = text.partition("\n")
+    fenced = re.fullmatch(r"\s*```json\n(.*?)\n```\s*", rest, re.DOTALL)
+    return Call(position, name.strip() or None, name.strip(), None, fenced.group(1) if fenced else rest, position + split + 2)
+
+
+_READERS: dict[str, Callable[[Context, int, list[int], int | None], Call]] = {
+    "kimi_k25": _kimi,
+    "kimi_k2": _kimi,
+    "qwen3": _json_body,
+    "deepseek_v3": _deepseek,
+}

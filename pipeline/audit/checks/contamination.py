@@ -1,0 +1,30 @@
+"""Overlap with held-out data that the drafter will be judged on."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pipeline.audit.batch import Batch
+from pipeline.audit.checks.registry import Complaint, check
+from pipeline.audit.config import ContaminationSection
+from pipeline.audit.grams import sequence_hash
+from pipeline.audit.heldout import question, to_ids
+
+
+@check("contamination", "Prompt and answer are not, and share no long n-grams with, the held-out evaluation prompts, where a file of them is given.")
+def contamination(batch: Batch, settings: ContaminationSection) -> Iterator[Complaint]:
+    heldout = batch.context.heldout
+    if heldout is None:
+        return
+    for row in range(batch.size):
+        text = question(batch.prompts[row])
+        asked = batch.prompt[row] if text is None else to_ids(text, batch.context.tokenizer)
+        if sequence_hash(asked) in heldout.questions:
+            yield Complaint(row, None, "the prompt is one of the held-out prompts")
+            continue
+        for part, ids in (("prompt", asked), ("answer", batch.completion[row])):
+            shared = heldout.shared(ids)
+            if shared.any() and shared.mean() > settings.max_rate:
+                position = int(np.argmax(shared)) if part == "answer" else None
+                yield Complaint(row, position, f"{shared.mean():.0%} of the {part}'s {heldout.n}-grams are held-out")
+                break

@@ -1,0 +1,75 @@
+"""Answers that go round in circles, and answers in another script than the question."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.audit.batch import Batch
+from pipeline.audit.checks.registry import Complaint, check
+from pipeline.audit.config import CompressionSection, LanguageSection, LoopSection, RepeatSection
+from pipeline.audit.grams import Hashes
+from pipeline.audit.scripts import script_shares
+
+
+@check("token_loop", "No token stands many times in a row.")
+def token_loop(batch: Batch, settings: LoopSection) -> Iterator[Complaint]:
+    values, starts = batch.completion.values, batch.completion.starts
+    if len(values) < settings.max_run:
+        return
+    begins = np.ones(len(values), dtype=np.bool_)
+    begins[1:] = values[1:] != values[:-1]
+    begins[starts[:-1][starts[:-1] < len(values)]] = True
+    flat = np.flatnonzero(begins)
+    lengths = np.diff(np.append(flat, len(values)))
+    long = np.flatnonzero(lengths > settings.max_run)
+    rows, positions = batch.completion.where(flat[long])
+    for row, position, length in zip(rows.tolist(), positions.tolist(), lengths[long].tolist(), strict=True):
+        token = int(batch.completion[row][position])
+        yield Complaint(row, position, f"{batch.context.tokenizer.show(token)!r} {length} times in a row")
+
+
+@check("repeated_ngrams", "Only a small share of the answer's n-grams stood in it before.")
+def repeated_ngrams(batch: Batch, settings: RepeatSection) -> Iterator[Complaint]:
+    for row in np.flatnonzero(batch.completion.lengths >= settings.min_tokens).tolist():
+        hashes = batch.grams(row, settings.n)
+        if 1 - _at_least_distinct(hashes) / max(len(hashes), 1) <= settings.max_rate:
+            continue
+        _, firsts = np.unique(hashes, return_index=True)
+        rate = 1 - len(firsts) / len(hashes)
+        if rate > settings.max_rate:
+            again = np.ones(len(hashes), dtype=np.bool_)
+            again[firsts] = False
+            yield Complaint(row, int(np.argmax(again)), f"{rate:.0%} of the {settings.n}-grams stood in the answer before")
+
+
+def _at_least_distinct(hashes: Hashes) -> int:
+    """Lower bound of the number of distinct hashes, without sorting: the buckets of a table that they fill."""
+    bits = max(len(hashes).bit_length() + 2, 8)
+    table = np.zeros(1 << bits, dtype=np.bool_)
+    table[hashes >> np.uint64(64 - bits)] = True
+    return int(np.count_nonzero(table))
+
+
+@check("compression", "The answer's text does not shrink far more than text does.")
+def compression(batch: Batch, settings: CompressionSection) -> Iterator[Complaint]:
+    codec = pa.Codec("zstd", compression_level=1)
+    for row, runs in enumerate(batch.runs):
+        data = b"".join(run.data for run in runs)
+        if len(data) >= settings.min_bytes:
+            ratio = len(data) / codec.compress(data).size
+            if ratio > settings.max_ratio:
+                yield Complaint(row, None, f"{len(data)} bytes of text shrink {ratio:.1f} times")
+
+
+@check("language", "The answer is written in a script that the prompt uses.")
+def language(batch: Batch, settings: LanguageSection) -> Iterator[Complaint]:
+    for row in np.flatnonzero(batch.present).tolist():
+        content = batch.content(row)
+        shares, letters = script_shares(content)
+        if letters < settings.min_letters or not len(batch.prompt[row]):
+            continue
+        script = max(shares, key=lambda name: shares[name])
+        asked, asked_letters = script_shares(batch.prompt_text(row))
+        if asked_letters and shares[script] >= settings.min_share and asked.get(script, 0) < settings.max_prompt_share:
+            yield Complaint(row, None, f"{shares[script]:.0%} of the answer's letters are {script}, {asked.get(script, 0):.0%} of the prompt's")

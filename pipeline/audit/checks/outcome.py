@@ -1,0 +1,102 @@
+"""How an answer came about: who gave it, how it ended, whether it is what the dataset expects."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pipeline.audit.batch import Batch
+from pipeline.audit.checks.registry import Complaint, check
+from pipeline.audit.config import CheckSection, ModelSection, RefusalSection
+
+
+def same_provider(rule: str, provider: str) -> bool:
+    """Whether a name of the policy means this provider: `deepinfra/turbo` and `DeepInfra` do, whatever their case and spaces."""
+    plain = ["".join(char for char in name.split("/")[0].casefold() if char.isalnum()) for name in (rule, provider)]
+    return plain[0] == plain[1]
+
+
+@check("provider_policy", "The provider that answered is one that the policy admits, with a number format that it admits.")
+def provider_policy(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    allow, deny = batch.context.allow, batch.context.deny
+    for row, (provider, answer) in enumerate(zip(batch.column("provider"), batch.answers, strict=True)):
+        if answer.policy:
+            yield Complaint(row, None, answer.policy)
+        elif allow and not any(same_provider(rule, provider or "") for rule in allow):
+            yield Complaint(row, None, f"answered by {provider!r}; allowed are {list(allow)}")
+        elif provider and any(same_provider(rule, provider) for rule in deny):
+            yield Complaint(row, None, f"answered by {provider!r}, which the policy denies")
+
+
+@check("model_name", "The model that answered is one that the config admits, where it names any.")
+def model_name(batch: Batch, settings: ModelSection) -> Iterator[Complaint]:
+    for row, answer in enumerate(batch.answers):
+        if settings.admit and answer.model is not None and answer.model not in settings.admit:
+            yield Complaint(row, None, f"answered by model {answer.model!r}; admitted are {settings.admit}")
+
+
+@check("answer_error", "The provider answered without an error.")
+def answer_error(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    for row, (finish, answer) in enumerate(zip(batch.column("finish_reason"), batch.answers, strict=True)):
+        if answer.error or finish == "error":
+            yield Complaint(row, None, answer.error or "finish_reason is error")
+
+
+@check("rejected", "There are honest ids for the answer.")
+def rejected(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    for row, (status, reason) in enumerate(zip(batch.column("status"), batch.column("reason"), strict=True)):
+        if status == "reject":
+            yield Complaint(row, None, reason or "no reason given")
+
+
+@check("truncated", "The model ended the answer itself; the token limit did not.")
+def truncated(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    lengths = batch.completion.lengths
+    for row in np.flatnonzero(batch.cut).tolist():
+        yield Complaint(row, max(int(lengths[row]) - 1, 0) if lengths[row] else None, f"cut by the token limit after {lengths[row]} tokens")
+
+
+@check("content_filter", "No content filter cut the answer.")
+def content_filter(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    for row, finish in enumerate(batch.column("finish_reason")):
+        if finish == "content_filter":
+            yield Complaint(row, None, "finish_reason is content_filter")
+
+
+@check("refusal", "The model does what is asked; it does not refuse.")
+def refusal(batch: Batch, settings: RefusalSection) -> Iterator[Complaint]:
+    openings = tuple(opening.casefold() for opening in settings.openings)
+    for row, answer in enumerate(batch.answers):
+        text = batch.content(row).lstrip()[:200].replace("\u2019", "'")
+        if answer.refusal:
+            yield Complaint(row, None, f"refused: {answer.refusal[:120]}")
+        elif text.casefold().startswith(openings):
+            yield Complaint(row, None, f"begins with {text[:60]!r}")
+
+
+@check("empty_content", "The answer says something after the reasoning: text, or a tool call.")
+def empty_content(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    for row in np.flatnonzero(batch.present & ~batch.cut).tolist():
+        if not batch.content(row).strip() and not len(batch.markup[row].calls):
+            yield Complaint(row, None, "neither text nor a tool call")
+
+
+@check("expect_reasoning", "The answer has the reasoning that the dataset requires, or none where it forbids it.")
+def expect_reasoning(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    wanted = batch.context.expect.reasoning
+    close = batch.hits(batch.context.role("think_close")).first.tolist()
+    for row in np.flatnonzero(batch.present).tolist() if wanted != "optional" else []:
+        has = close[row] > 0 or bool(batch.cut[row] and batch.opened[row])
+        if has != (wanted == "required"):
+            yield Complaint(row, None, f"reasoning is {wanted}, and there is {'some' if has else 'none'}")
+
+
+@check("expect_tool_calls", "The answer has the tool calls that the dataset requires, or none where it forbids them.")
+def expect_tool_calls(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    wanted = batch.context.expect.tool_calls
+    opens = batch.hits(batch.context.role("call_open"))
+    for row in np.flatnonzero(batch.present).tolist() if wanted != "optional" else []:
+        found = int(opens.counts[row])
+        if wanted == "forbidden" and found:
+            yield Complaint(row, int(opens.first[row]), f"tool calls are forbidden, and there are {found}")
+        elif wanted == "required" and not found and not batch.cut[row]:
+            yield Complaint(row, None, "tool calls are required, and there is none")

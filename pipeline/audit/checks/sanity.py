@@ -1,0 +1,130 @@
+"""Ids that a model cannot or should not emit, and bytes that are no text."""
+
+import re
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from pipeline.audit.batch import Batch
+from pipeline.audit.checks.registry import Complaint, check
+from pipeline.audit.config import CheckSection, CountSection
+
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_C0 = bytes([*range(9), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])
+_REPLACEMENT = re.compile("\ufffd")
+"""C0 without tab, line feed and carriage return; DEL; C1."""
+
+STRUCTURAL = {"think_close", "tools_open", "call_open", "call_args_open", "call_close", "tools_close", "end"}
+"""Kinds of segment that are exactly one special token."""
+
+
+@check("ids_in_vocabulary", "Every id, of prompt and answer, is a row of the model's embedding.")
+def ids_in_vocabulary(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    size = batch.context.record.vocab_size
+    for part, ragged in (("prompt", batch.prompt), ("answer", batch.completion)):
+        flat = np.flatnonzero((ragged.values < 0) | (ragged.values >= size))
+        rows, positions = ragged.where(flat)
+        _, firsts = np.unique(rows, return_index=True)
+        for first in firsts.tolist():
+            position = int(positions[first])
+            message = f"id {ragged.values[flat[first]]} of the {part} at {position} is outside the vocabulary of {size}"
+            yield Complaint(int(rows[first]), position if part == "answer" else None, message)
+
+
+@check("special_ids", "Special ids in the answer are those of the chat format's answers; no reserved, unnamed or prompt-only id occurs.")
+def special_ids(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    context, values = batch.context, batch.completion.values
+    size = context.record.vocab_size
+    admitted = [token for role, _ in context.record.roles if (token := context.role(role)) is not None]
+    inside = (values >= 0) & (values < size)
+    odd = inside & ~context.ordinary[np.clip(values, 0, size - 1)] & ~np.isin(values, admitted)
+    flat = np.flatnonzero(odd)
+    rows, positions = batch.completion.where(flat)
+    named = {token: text for text, token in context.record.special_tokens.items()}
+    for row, position, token in zip(rows.tolist(), positions.tolist(), values[flat].tolist(), strict=True):
+        what = f"{named[token]} has no place in an answer" if token in named else "is a reserved or unnamed special id"
+        yield Complaint(row, position, f"id {token} {what}")
+
+
+@check("segments", "The segments cover the answer without gaps, structural ids stand alone, and no text segment holds one.")
+def segments(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    context, size = batch.context, batch.context.record.vocab_size
+    for row, parts in enumerate(batch.column("segments")):
+        if not parts:
+            continue
+        ids = batch.completion[row]
+        special = ~context.ordinary[np.clip(ids, 0, size - 1)]
+        at = 0
+        for part in parts:
+            start, end, kind = part["start"], part["end"], part["kind"]
+            if start != at or end <= start or end > len(ids):
+                yield Complaint(row, min(at, max(len(ids) - 1, 0)), f"segment {kind} is [{start}, {end}); it should begin at {at} and end by {len(ids)}")
+                break
+            at = end
+            inside = np.flatnonzero(special[start:end])
+            if kind in STRUCTURAL and (end - start != 1 or not len(inside)):
+                yield Complaint(row, start, f"segment {kind} is not one special id")
+            elif kind not in STRUCTURAL and len(inside):
+                token = int(ids[start + inside[0]])
+                yield Complaint(row, start + int(inside[0]), f"{context.tokenizer.show(token)} ({token}) inside a segment of {kind}")
+        else:
+            if at != len(ids):
+                yield Complaint(row, at, f"the segments end at {at}, the answer at {len(ids)}")
+
+
+@check("valid_utf8", "The bytes of the answer's tokens are UTF-8 (an answer cut by the token limit may end inside a character).")
+def valid_utf8(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    for row, runs in enumerate(batch.runs):
+        for run in runs:
+            if run.bad_byte is None:
+                continue
+            last = batch.cut[row] and run.end == len(batch.completion[row])
+            if last and len(run.data) - run.bad_byte < 4 and _begins_character(run.data[run.bad_byte :]):
+                continue
+            position = run.start + token_at(batch, run.ids, run.bad_byte)
+            yield Complaint(row, position, f"byte {run.data[run.bad_byte]:#04x} is not UTF-8")
+
+
+def _begins_character(data: bytes) -> bool:
+    """Whether some bytes are the beginning of one character of UTF-8, cut short."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        return error.reason == "unexpected end of data"
+    return False
+
+
+def token_at(batch: Batch, ids: list[int], byte: int) -> int:
+    """Index of the token that holds a byte."""
+    ends = np.cumsum([len(batch.context.pieces[token]) for token in ids])
+    return int(np.searchsorted(ends, byte, side="right"))
+
+
+def _may_have_control(data: bytes) -> bool:
+    """Whether a search for control characters is worth while: a C0 byte or DEL, or the lead byte of C1."""
+    return b"\xc2" in data or len(data.translate(None, _C0)) != len(data)
+
+
+def _characters(batch: Batch, pattern: re.Pattern[str], may_have: Callable[[bytes], bool], what: str, settings: CountSection) -> Iterator[Complaint]:
+    for row, runs in enumerate(batch.runs):
+        found = 0
+        first = None
+        for run in filter(lambda run: may_have(run.data), runs):
+            text = run.text if run.bad_byte is None else run.data.decode("utf-8", "ignore")
+            for match in pattern.finditer(text):
+                found += 1
+                first = first or (run, len(text[: match.start()].encode()))
+        if first is not None and found > settings.max_count:
+            run, byte = first
+            position = run.start + min(token_at(batch, run.ids, byte), len(run.ids) - 1)
+            yield Complaint(row, position, f"{found} {what}")
+
+
+@check("replacement_characters", "The answer has no U+FFFD, the mark of bytes that some server could not decode.")
+def replacement_characters(batch: Batch, settings: CountSection) -> Iterator[Complaint]:
+    return _characters(batch, _REPLACEMENT, lambda data: b"\xef\xbf\xbd" in data, "replacement characters (U+FFFD)", settings)
+
+
+@check("control_characters", "The answer has no control characters but tab and line ends.")
+def control_characters(batch: Batch, settings: CountSection) -> Iterator[Complaint]:
+    return _characters(batch, _CONTROL, _may_have_control, "control characters", settings)

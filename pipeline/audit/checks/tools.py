@@ -1,0 +1,111 @@
+"""Tool calls: their markup, names, numbers, JSON, and whether the arguments fit the schema that the request offered."""
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import orjson
+from jsonschema import Draft202012Validator, SchemaError
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from pipeline.audit.batch import Batch
+from pipeline.audit.calls import Call
+from pipeline.audit.checks.registry import Complaint, check
+from pipeline.audit.config import CheckSection
+
+
+def _calls(batch: Batch) -> Iterator[tuple[int, Call]]:
+    return ((row, call) for row, markup in enumerate(batch.markup) for call in markup.calls)
+
+
+def offered(prompt: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Parameters' schema of each function that the request offered, or None when it is not known or none was sent."""
+    tools = prompt.get("tools") if isinstance(prompt, dict) else None
+    if not isinstance(tools, list) or not tools:
+        return None
+    functions = [tool.get("function", tool) for tool in tools if isinstance(tool, dict)]
+    return {
+        function["name"]: function.get("parameters") or {} for function in functions if isinstance(function, dict) and isinstance(function.get("name"), str)
+    }
+
+
+def parse(text: str) -> Any:
+    """Value of a call's arguments, or NaN when they are not JSON; empty text is an empty object, as servers take it."""
+    try:
+        return orjson.loads(text) if text.strip() else {}
+    except orjson.JSONDecodeError:
+        return math.nan
+
+
+@check("tool_markup", "The tool tokens stand in the order of the chat format: section, calls with arguments, end of section.")
+def tool_markup(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    for row, markup in enumerate(batch.markup):
+        if markup.fault is not None:
+            token = int(batch.completion[row][markup.fault])
+            yield Complaint(row, markup.fault, f"{batch.context.tokenizer.show(token)} out of order, or what should follow it is missing")
+
+
+@check("tool_json", "The arguments of every tool call are a JSON object.")
+def tool_json(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    for row, call in _calls(batch):
+        if not isinstance(parse(call.arguments), dict):
+            yield Complaint(row, call.arguments_position, f"arguments of {call.header[:60]!r} are no JSON object: {call.arguments[:80]!r}")
+
+
+@check("tool_name", "Every tool call names a function that the request offered.")
+def tool_name(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    for row, call in _calls(batch):
+        known = offered(batch.prompts[row])
+        if known is not None and call.name is not None and call.name not in known:
+            yield Complaint(row, call.position, f"calls {call.name[:60]!r}; offered were {sorted(known)[:10]}")
+
+
+@check("tool_schema", "The arguments of every tool call are valid against the schema that the request offered.")
+def tool_schema(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    for row, call in _calls(batch):
+        schema = (offered(batch.prompts[row]) or {}).get(call.name or "")
+        value = parse(call.arguments)
+        if schema is not None and isinstance(value, dict) and (fault := schema_fault(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS), value)):
+            yield Complaint(row, call.arguments_position, f"arguments of {call.name!r}: {fault}")
+
+
+@lru_cache(maxsize=4096)
+def _validator(schema: bytes) -> Draft202012Validator | str:
+    """Validator of a schema, or what is wrong with the schema. References are looked up in it alone, never on the network."""
+    document = orjson.loads(schema)
+    try:
+        Draft202012Validator.check_schema(document)
+    except SchemaError as error:
+        return f"the request's schema is not valid: {error.message[:120]}"
+    return Draft202012Validator(document, registry=Registry())
+
+
+def schema_fault(schema: bytes, value: Any) -> str | None:
+    """First fault of a value under a schema, in words, or None."""
+    validator = _validator(schema)
+    if isinstance(validator, str):
+        return validator
+    try:
+        faults = sorted(validator.iter_errors(value), key=lambda fault: (fault.json_path, fault.message))
+    except Unresolvable as error:
+        return f"the request's schema refers to something that is not in it: {error}"
+    except RecursionError:
+        return "the arguments are nested too deep to be checked"
+    return f"{faults[0].json_path}: {faults[0].message[:160]}" if faults else None
+
+
+@check("tool_ids", "Every call's id has the target's form, and the numbers go on from those in the conversation.")
+def tool_ids(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    form = batch.context.record.tool_id_format
+    if form is None:
+        return
+    call_open = batch.context.role("call_open")
+    for row, markup in enumerate(batch.markup):
+        before = int((batch.prompt[row] == call_open).sum()) if markup.calls else 0
+        for number, call in enumerate(markup.calls, before):
+            if call.name is None:
+                yield Complaint(row, call.position + 1, f"id {call.header[:60]!r} has not the form {form!r}")
+            elif "{index}" in form and call.index != number:
+                yield Complaint(row, call.position + 1, f"id {call.header[:60]!r} has number {call.index}; {number} is next in the conversation")

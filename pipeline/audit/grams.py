@@ -1,0 +1,48 @@
+"""Hashes of n-grams of ids, for whole batches at once: repeats, near-duplicates and overlap with held-out data."""
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+Hashes = NDArray[np.uint64]
+
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+"""Odd multiplier of the polynomial, 2**64 over the golden ratio."""
+_MIX = np.uint64(0xFF51AFD7ED558CCD)
+"""Multiplier of MurmurHash3's finalizer."""
+
+
+def mix(values: Hashes) -> Hashes:
+    """Scramble 64-bit values so that every bit of the result depends on every bit given (MurmurHash3's finalizer, halved)."""
+    values = (values ^ (values >> np.uint64(33))) * _MIX
+    return values ^ (values >> np.uint64(33))
+
+
+def gram_hashes(ids: NDArray[np.int32], n: int) -> Hashes:
+    """Hash of each n consecutive ids, in order; length max(0, len(ids) - n + 1).
+
+    The polynomial of 2k ids is made from those of k ids, so that a gram costs about 2 log2(n) multiplications, not n.
+    """
+    count = len(ids) - n + 1
+    if count <= 0:
+        return np.zeros(0, dtype=np.uint64)
+    block, width = mix(ids.astype(np.uint64) + np.uint64(1)), 1
+    total, done = np.zeros(count, dtype=np.uint64), 0
+    while True:
+        if n & width:
+            total = total * _power(width) + block[done : done + count]
+            done += width
+        if done == n:
+            return mix(total)
+        block = block[:-width] * _power(width) + block[width:]
+        width *= 2
+
+
+def _power(exponent: int) -> np.uint64:
+    return np.uint64(pow(int(_FACTOR), exponent, 1 << 64))
+
+
+def sequence_hash(ids: NDArray[np.int32]) -> int:
+    """Hash of a whole sequence, 64 bits."""
+    return int.from_bytes(hashlib.blake2b(np.ascontiguousarray(ids, dtype="<i4").tobytes(), digest_size=8).digest(), "little")

@@ -1,0 +1,146 @@
+"""Counts and distributions over all rows, and a scorecard for each provider."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.audit.batch import Batch
+from pipeline.schema.findings import Finding
+
+EXACT = ("ids", "logprobs")
+"""Evidence that comes from the sampled tokens themselves."""
+REPEATS = {"token_loop", "repeated_ngrams", "compression"}
+TOOL_FAULTS = {"tool_json", "tool_name", "tool_schema", "tool_markup"}
+
+
+@dataclass
+class Provider:
+    """What one provider's rows add up to."""
+
+    rows: int = 0
+    evidence: Counter[str] = field(default_factory=Counter)
+    status: Counter[str] = field(default_factory=Counter)
+    errors: int = 0
+    """Rows with a finding of severity error."""
+    truncated: int = 0
+    repeats: int = 0
+    """Rows that a check of degeneration complained about."""
+    calls: int = 0
+    bad_calls: int = 0
+    """Tool calls with wrong markup, JSON, name or arguments."""
+    prompt_tokens: int = 0
+    billed_tokens: int = 0
+    completion_tokens: int = 0
+    cost_usd: float = 0.0
+    costed: int = 0
+    """Rows whose cost is known."""
+    costed_tokens: int = 0
+    """Billed tokens of those rows."""
+    deltas: list[int] = field(default_factory=list)
+    latencies: list[float] = field(default_factory=list)
+    models: Counter[str] = field(default_factory=Counter)
+
+    def merge(self, other: "Provider") -> None:
+        """Add another part's rows of the same provider."""
+        for item in fields(self):
+            total = getattr(self, item.name)
+            total += getattr(other, item.name)  # in place where it is a list: thousands of parts are merged
+            setattr(self, item.name, total)
+
+
+@dataclass
+class Stats:
+    """Over all rows."""
+
+    rows: int = 0
+    providers: dict[str, Provider] = field(default_factory=dict)
+    finish: Counter[str] = field(default_factory=Counter)
+    _lengths: list[NDArray[np.int64]] = field(default_factory=list)
+    _prompts: list[NDArray[np.int64]] = field(default_factory=list)
+    _standing: list[NDArray[np.int32]] = field(default_factory=list)
+    _standings: dict[tuple[str, str | None], int] = field(default_factory=dict)
+
+    def add(self, batch: Batch, found: list[tuple[int, Finding]]) -> None:
+        """Add a batch."""
+        self.rows += batch.size
+        self._lengths.append(batch.completion.lengths)
+        self._prompts.append(batch.prompt.lengths)
+        standing = [self._standings.setdefault(pair, len(self._standings)) for pair in zip(batch.column("status"), batch.column("reason"), strict=True)]
+        self._standing.append(np.array(standing, dtype=np.int32))
+        self.finish.update(finish or "unknown" for finish in batch.column("finish_reason"))
+        add_to_providers(self.providers, batch, found)
+
+    def merge(self, later: "Stats") -> None:
+        """Add the rows that come after."""
+        self.rows += later.rows
+        self.finish += later.finish
+        self._lengths += later._lengths
+        self._prompts += later._prompts
+        codes = np.array([self._standings.setdefault(pair, len(self._standings)) for pair in later._standings], dtype=np.int32)
+        self._standing += [codes[standing] for standing in later._standing]
+        for name, provider in later.providers.items():
+            self.providers.setdefault(name, Provider()).merge(provider)
+
+    def standing(self) -> Iterator[tuple[str, str | None]]:
+        """Status and reason of each row, in row order."""
+        pairs = list(self._standings)
+        return (pairs[code] for codes in self._standing for code in codes.tolist())
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each completion."""
+        return np.concatenate([*self._lengths, np.zeros(0, dtype=np.int64)])
+
+    @property
+    def prompt_lengths(self) -> NDArray[np.int64]:
+        """Tokens of each prompt."""
+        return np.concatenate([*self._prompts, np.zeros(0, dtype=np.int64)])
+
+    def total(self, name: str) -> float:
+        """Sum of a number over all providers."""
+        return float(sum(getattr(provider, name) for provider in self.providers.values()))
+
+    def counts(self, name: str) -> Counter[str]:
+        """Sum of a counter over all providers."""
+        return sum((getattr(provider, name) for provider in self.providers.values()), Counter())
+
+    def deltas(self) -> NDArray[np.int64]:
+        """Billed minus rebuilt tokens of each row that has both."""
+        return np.array([delta for provider in self.providers.values() for delta in provider.deltas], dtype=np.int64)
+
+
+def add_to_providers(providers: dict[str, Provider], batch: Batch, found: list[tuple[int, Finding]]) -> None:
+    """Add each row of a batch to its provider."""
+    errors = {row for row, finding in found if finding.severity == "error"}
+    repeats = {row for row, finding in found if finding.check in REPEATS}
+    bad_calls = Counter(row for row, _position in {(row, finding.position) for row, finding in found if finding.check in TOOL_FAULTS})
+    lengths, prompts = batch.completion.lengths.tolist(), batch.prompt.lengths.tolist()
+    columns = [batch.column(name) for name in ("provider", "evidence", "status", "count_delta", "billed_tokens")]
+    for row, (name, evidence, status, delta, charged) in enumerate(zip(*columns, strict=True)):
+        answer, calls = batch.answers[row], len(batch.markup[row].calls)
+        billed = charged if charged is not None else answer.completion_tokens
+        provider = providers.setdefault(name or "unknown", Provider())
+        provider.rows += 1
+        provider.evidence[evidence or "none"] += 1
+        provider.status[status] += 1
+        provider.errors += row in errors
+        provider.truncated += bool(batch.cut[row])
+        provider.repeats += row in repeats
+        provider.calls += calls
+        provider.bad_calls += min(bad_calls[row], calls)
+        provider.prompt_tokens += answer.prompt_tokens if answer.prompt_tokens is not None else prompts[row]
+        provider.completion_tokens += lengths[row]
+        provider.billed_tokens += billed or 0
+        if answer.cost_usd is not None:
+            provider.costed += 1
+            provider.cost_usd += answer.cost_usd
+            provider.costed_tokens += billed or 0
+        if delta is not None:
+            provider.deltas.append(delta)
+        if answer.latency_ms is not None:
+            provider.latencies.append(answer.latency_ms)
+        if answer.model is not None:
+            provider.models[answer.model] += 1

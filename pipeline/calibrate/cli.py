@@ -1,0 +1,121 @@
+"""`python -m pipeline calibrate --target NAME --truth truth.jsonl --out report.json`: how exact reconstruction is, on answers whose ids are known."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pipeline.answers.assemble import unpack
+from pipeline.answers.emitted import as_ids
+from pipeline.answers.habits import Seen, learn
+from pipeline.answers.lines import Job, file_job, load
+from pipeline.answers.rows import Row, RowMaker
+from pipeline.artifacts import read_lines, write_json
+from pipeline.calibrate.compare import Judge, Scores
+from pipeline.calibrate.simulate import Simulator
+from pipeline.calibrate.stage import judged
+from pipeline.calibrate.table import table
+from pipeline.errors import InputError
+from pipeline.schema.target import TargetRecord
+from pipeline.targets import open_target
+
+SAMPLE_ROWS = 256
+"""Rows of each provider from which its habits are learned."""
+
+Truth = tuple[Job, list[int], str | None]
+"""The line as a job without its true ids, the true ids, and the line's dataset."""
+
+
+def main(argv: list[str]) -> int:
+    """Compare; write the report; print its table.
+
+    Raises:
+        AerieError: the file or target is missing or wrong, or no line holds true ids.
+
+    """
+    arguments = _parser().parse_args(argv)
+    record, tokenizer = open_target(arguments.target)
+    judge, simulator = Judge(record, tokenizer), Simulator(record, tokenizer)
+    maker = RowMaker(record, tokenizer, send_tools=True)
+    path: Path = arguments.truth
+
+    def received() -> Iterator[Truth]:
+        return (truth for truth in _truths(path) if truth[0].body is not None)
+
+    report: dict[str, Any] = {"version": 1, "truth": "output_ids", "lines": 0, "without_truth": 0, "simulated": {}}
+    for _ in read_lines(path):
+        report["lines"] += 1
+    known = sum(1 for _ in _truths(path))
+    report["without_truth"] = report["lines"] - known
+    if not known:
+        raise InputError(f"{path}: no line has output_ids, a list of ids; nothing to calibrate against ({report['lines']} lines read)")
+    report["received"] = _scored(received, maker, judge, record)
+    for name, make in simulator.habits.items():
+        report["simulated"][name] = _scored(_simulated(path, name, make, simulator, maker), maker, judge, record)
+    write_json(arguments.out, report)
+    _print(report)
+    return 0
+
+
+def _truths(path: Path) -> Iterator[Truth]:
+    """Lines with true ids; the ids are taken out of the job, so that rebuilding cannot see them."""
+    for number, line in read_lines(path):
+        job = file_job(number, line)
+        if (ids := as_ids(job.output_ids)) is not None:
+            value = load(line)
+            dataset = value.get("dataset")
+            yield replace(job, output_ids=None), ids, dataset if isinstance(dataset, str) else None
+
+
+def _simulated(path: Path, name: str, make: Callable[[list[int], str], dict[str, Any]], simulator: Simulator, maker: RowMaker) -> Callable[[], Iterator[Truth]]:
+    def lines() -> Iterator[Truth]:
+        for job, ids, dataset in _truths(path):
+            thinking = maker.thinking(job) or simulator.thinking
+            yield replace(job, body={"provider": name, **make(ids, thinking)}, rejects=()), ids, dataset
+
+    return lines
+
+
+def _scored(lines: Callable[[], Iterator[Truth]], maker: RowMaker, judge: Judge, record: TargetRecord) -> dict[str, Any]:
+    """Rebuild and compare, habits learned first."""
+    seen: dict[str | None, Seen] = {}
+    for job, _, _ in lines():
+        maker.observe(job, seen, SAMPLE_ROWS)
+    habits = learn(seen)
+    scores = Scores()
+    for job, ids, dataset in lines():
+        row = maker.rows(job, habits)[0]
+        judged(judge, scores, _columns(row), ids, record, dataset)
+    return scores.document()
+
+
+def _columns(row: Row) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "prompt_ids": unpack(row.prompt),
+        "completion_ids": unpack(row.completion),
+        "evidence": row.evidence,
+        "provider": row.provider,
+        "status": row.status,
+    }
+
+
+def _print(report: dict[str, Any]) -> None:
+    if report["received"].get("rows"):
+        print(table(report["received"], "responses as received"))
+    print("simulated from the true ids, by habit of the provider")
+    print(f"  {'':<32}{'rows':>7}{'accepted':>10}{'of these wrong':>16}   exact among all, 95 % interval")
+    for name, entry in report["simulated"].items():
+        accepted = entry["by_status"].get("accept", {"rows": 0, "exact": 0})
+        low, high = entry["exact_interval"]
+        wrong = accepted["rows"] - accepted["exact"]
+        print(f"  {name:<32}{entry['rows']:>7}{accepted['rows']:>10}{wrong:>16}   {entry['exact_rate']:8.2%}  [{low:.2%}, {high:.2%}]")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m pipeline calibrate", description=__doc__)
+    parser.add_argument("--target", required=True, help="a name under conf/target/, or the path of a fingerprint.json")
+    parser.add_argument("--truth", required=True, type=Path, help="JSONL: {id, output_ids, response?, messages?, tools?, dataset?} a line")
+    parser.add_argument("--out", required=True, type=Path, help="report.json to write")
+    return parser

@@ -1,0 +1,130 @@
+"""Attention of a training-time-test step: one causal block over the step-0 keys, plus one diagonal key for each later step.
+
+Step j's query at row t sees the step-0 keys of its own document up to t, and of steps 1..j only its own row's key. Written as a
+dense mask that is [L, (j+1) L]; written so it costs L^2/2 + j L a step. The softmax joins both parts through one maximum and one
+denominator. Only that log-denominator is kept for the backward pass, which computes the probabilities again block by block
+(as in FlashAttention, arXiv 2205.14135), so memory grows with L and not with L^2.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+BLOCK = 256
+"""Query rows computed at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Query rows [start, stop) and the keys [low, high) that any of them may see."""
+
+    start: int
+    stop: int
+    low: int
+    high: int
+    hidden: torch.Tensor
+    """Bool [stop - start, high - low]: true where a query must not look."""
+
+
+def plan_blocks(first: torch.Tensor, last: torch.Tensor, size: int = BLOCK) -> list[Block]:
+    """Cut queries into blocks. Query n may see keys [first[n], last[n]]; both are int64 [queries] on the CPU and never fall."""
+    blocks = []
+    for start in range(0, len(first), size):
+        stop = min(start + size, len(first))
+        low, high = int(first[start]), int(last[stop - 1]) + 1
+        keys = torch.arange(low, high)
+        hidden = (keys < first[start:stop, None]) | (keys > last[start:stop, None])
+        blocks.append(Block(start, stop, low, high, hidden))
+    return blocks
+
+
+def to_device(blocks: list[Block], device: torch.device) -> list[Block]:
+    """Move the masks of blocks to ``device``."""
+    return [Block(b.start, b.stop, b.low, b.high, b.hidden.to(device)) for b in blocks]
+
+
+def _grouped(rows: torch.Tensor, kv_heads: int) -> torch.Tensor:
+    """[heads, rows, dim] to [kv_heads, group * rows, dim]: queries that share a key head lie together."""
+    return rows.reshape(kv_heads, -1, rows.shape[-1])
+
+
+def _scores(q: torch.Tensor, k0: torch.Tensor, block: Block, scale: float) -> torch.Tensor:
+    """Float32 scores [heads, block rows, block keys] against the step-0 keys, minus infinity where hidden."""
+    rows = q[:, block.start : block.stop]
+    scores = _grouped(rows, k0.shape[0]) @ k0[:, block.low : block.high].transpose(1, 2)
+    scores = scores.float().mul_(scale).view(*rows.shape[:2], -1)
+    return scores.masked_fill_(block.hidden, -torch.inf)
+
+
+def _spread(rows: torch.Tensor, heads: int) -> torch.Tensor:
+    """[kv_heads, rows, dim] to [heads, rows, dim]: each key head repeated for the queries that share it."""
+    return rows.repeat_interleave(heads // rows.shape[0], 0) if rows.shape[0] != heads else rows
+
+
+class _CausalDiagonal(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k0: torch.Tensor, v0: torch.Tensor, blocks: list[Block], scale: float, *diagonals: torch.Tensor) -> torch.Tensor:
+        heads = q.shape[0]
+        keys, values = ([_spread(rows, heads) for rows in diagonals[part::2]] for part in (0, 1))
+        own = torch.stack([(q * key).sum(-1) for key in keys], -1).float() * scale if keys else None
+        out, lse = torch.empty_like(q), q.new_empty(q.shape[:2], dtype=torch.float32)
+        for block in blocks:
+            at = slice(block.start, block.stop)
+            scores = _scores(q, k0, block, scale)
+            top = scores.amax(-1) if own is None else torch.maximum(scores.amax(-1), own[:, at].amax(-1))
+            weights = scores.sub_(top[..., None]).exp_()
+            total = weights.sum(-1)
+            mixed = (_grouped(weights.to(v0.dtype), v0.shape[0]) @ v0[:, block.low : block.high]).reshape(heads, -1, q.shape[-1])
+            if own is not None:
+                own_weights = (own[:, at] - top[..., None]).exp()
+                total = total + own_weights.sum(-1)
+                for step, value in enumerate(values):
+                    mixed = mixed + own_weights[..., step, None].to(v0.dtype) * value[:, at]
+            out[:, at] = mixed / total[..., None].to(mixed.dtype)
+            lse[:, at] = top + total.log()
+        ctx.save_for_backward(q, k0, v0, out, lse, *diagonals)
+        ctx.blocks, ctx.scale = blocks, scale
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (grad,) = grads
+        q, k0, v0, out, lse, *diagonals = ctx.saved_tensors
+        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k0), torch.zeros_like(v0)
+        inner = (grad * out).sum(-1, dtype=torch.float32)
+        for block in ctx.blocks:
+            at, seen = slice(block.start, block.stop), slice(block.low, block.high)
+            weights = _scores(q, k0, block, ctx.scale).sub_(lse[:, at, None]).exp_()
+            rows = _grouped(grad[:, at], k0.shape[0])
+            slopes = (rows @ v0[:, seen].transpose(1, 2)).float().view_as(weights)
+            slopes = slopes.sub_(inner[:, at, None]).mul_(weights).mul_(ctx.scale).to(q.dtype)
+            dv[:, seen] += _grouped(weights.to(q.dtype), v0.shape[0]).transpose(1, 2) @ rows
+            slopes = _grouped(slopes, k0.shape[0])
+            dq[:, at] = (slopes @ k0[:, seen]).view(q.shape[0], -1, q.shape[-1])
+            dk[:, seen] += slopes.transpose(1, 2) @ _grouped(q[:, at], k0.shape[0])
+        own = []
+        for key, value in zip(diagonals[::2], diagonals[1::2], strict=True):
+            own += _CausalDiagonal._diagonal(ctx.scale, q, key, value, grad, lse, inner, dq)
+        return (dq, dk, dv, None, None, *own)
+
+    @staticmethod
+    def _diagonal(
+        scale: float, q: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grad: torch.Tensor, lse: torch.Tensor, inner: torch.Tensor, dq: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """Gradients of one step's own key and value; adds the query's share to ``dq``."""
+        wide_key, wide_value = _spread(key, len(q)), _spread(value, len(q))
+        weights = ((q * wide_key).sum(-1).float() * scale - lse).exp()
+        slopes = (weights * ((grad * wide_value).sum(-1).float() - inner) * scale)[..., None].to(q.dtype)
+        dq += slopes * wide_key
+        shared = (len(key), -1, *key.shape[1:])
+        return [(slopes * q).reshape(shared).sum(1), (weights[..., None].to(grad.dtype) * grad).reshape(shared).sum(1)]
+
+
+def causal_diagonal(
+    q: torch.Tensor, k0: torch.Tensor, v0: torch.Tensor, diagonals: list[tuple[torch.Tensor, torch.Tensor]], blocks: list[Block], scale: float
+) -> torch.Tensor:
+    """Attend from q [heads, queries, dim] to k0, v0 [kv_heads, keys, dim] and to each query's own (key, value) [kv_heads, queries, dim] of later steps."""
+    flat = [part for pair in diagonals for part in pair]
+    attended: torch.Tensor = _CausalDiagonal.apply(q, k0, v0, blocks, scale, *flat)  # type: ignore[no-untyped-call]
+    return attended

@@ -1,0 +1,61 @@
+"""A drafter on disk: `config.json` and `model.safetensors` in a folder."""
+
+from pathlib import Path
+
+import torch
+
+from pipeline.artifacts import read_model, write_json, writing_folder
+from pipeline.eagle3.config import DrafterConfig
+from pipeline.eagle3.drafter import Drafter
+from pipeline.eagle3.vocabulary import vocabulary_of
+from pipeline.errors import ArtifactError
+from pipeline.tensors import load_tensors, save_tensors
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+
+
+def save_drafter(folder: Path, config: DrafterConfig, tensors: dict[str, torch.Tensor]) -> None:
+    """Write a checkpoint; the folder appears whole or not at all."""
+    with writing_folder(folder) as partial:
+        save_tensors(partial / WEIGHTS, tensors)
+        write_json(partial / CONFIG, config)
+
+
+def load_drafter(folder: Path, embedding: torch.Tensor, target_sha256: str) -> Drafter:
+    """Load a checkpoint and check it against its config and the target.
+
+    Raises:
+        ArtifactError: missing, damaged, made for another target, or a width, name or vocabulary map that does not fit.
+
+    """
+    config = read_model(folder / CONFIG, DrafterConfig)
+    if config.target_sha256 != target_sha256:
+        raise ArtifactError(
+            f"{folder}: made for target {config.target_name!r} ({config.target_sha256[:16]}); this build's target is {target_sha256[:16]}: run `dvc repro train`"
+        )
+    return assemble(config, load_tensors(folder / WEIGHTS), embedding, str(folder / WEIGHTS))
+
+
+def assemble(config: DrafterConfig, tensors: dict[str, torch.Tensor], embedding: torch.Tensor, where: str) -> Drafter:
+    """Build a drafter from its config and tensors; names and shapes must fit exactly.
+
+    Raises:
+        ArtifactError: they do not.
+
+    """
+    if embedding.shape != (config.vocab_size, config.hidden_size):
+        raise ArtifactError(
+            f"{where}: needs a target embedding of {config.vocab_size} x {config.hidden_size}; the target's is {' x '.join(map(str, embedding.shape))}"
+        )
+    if missing := {"d2t", "t2d"} - tensors.keys():
+        raise ArtifactError(f"{where}: lacks {sorted(missing)}: without the map, draft id i would be taken for token i")
+    drafter = Drafter(config, embedding, vocabulary_of(tensors["d2t"], tensors["t2d"], where))
+    wanted = {name: list(tensor.shape) for name, tensor in drafter.state_dict().items()}
+    found = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    if wanted != found:
+        differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+        listed = "; ".join(f"{name}: file {found.get(name)}, config {wanted.get(name)}" for name in differing)
+        raise ArtifactError(f"{where}: does not fit its config.json: {listed}")
+    drafter.load_state_dict(tensors)
+    return drafter

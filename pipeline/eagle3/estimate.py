@@ -1,0 +1,65 @@
+"""The acceptance length that chain drafting would have, estimated from teacher-forced steps.
+
+For each supervised start, c_k is 1 when the drafter's first k tokens all equal the target's own choices over its whole vocabulary;
+the estimate is 1 + sum_k mean c_k. Since a step's logits equal those of real drafting whenever the earlier drafts were right, this is
+exact for greedy text, averaged over all starts rather than over the rounds that decoding would really begin.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from pipeline.eagle3.drafter import Drafter
+from pipeline.eagle3.unroll import Pack, plan_to, plan_unroll, unroll
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A pack and, at each of its tokens, what the target itself would say next."""
+
+    pack: Pack
+    choices: torch.Tensor
+    """int64 [tokens]: the target's likeliest next token; only read where the next token is supervised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Acceptance by position, from summed counts."""
+
+    starts: tuple[int, ...]
+    """Starts that have a target for each position."""
+    accepted: tuple[int, ...]
+    """Of those, with all drafts up to this position right."""
+
+    @property
+    def length(self) -> float:
+        """Tokens a round: between 1 and one more than the positions."""
+        return 1 + sum(good / all_ for good, all_ in zip(self.accepted, self.starts, strict=True) if all_)
+
+    @property
+    def per_position(self) -> list[float]:
+        """Share of starts accepted up to and including each position."""
+        return [good / all_ if all_ else 0.0 for good, all_ in zip(self.accepted, self.starts, strict=True)]
+
+
+@torch.no_grad()
+def estimate(drafter: Drafter, packs: Iterable[Judged], steps: int) -> Estimate:
+    """Run the drafter over packs and count. The drafter's device is used."""
+    starts, accepted = [0] * steps, [0] * steps
+    device = drafter.fc.weight.device
+    for judged in packs:
+        plan = plan_to(plan_unroll(judged.pack, steps, every_row=True), device)
+        choices = judged.choices.to(device)[plan.teacher_rows]
+        begins = torch.zeros(len(plan.queries), dtype=torch.bool, device=device)
+        begins[plan.supervised[0].queries] = True
+        right = begins.clone()
+        for step, hidden in enumerate(unroll(drafter, judged.pack.aux.to(device), plan)):
+            supervised = plan.supervised[step]
+            drafts = drafter.to_target_ids(drafter.logits(hidden[supervised.queries]).argmax(-1))
+            agrees = torch.zeros_like(right)
+            agrees[supervised.queries] = drafts == choices[supervised.teacher]
+            right &= agrees
+            starts[step] += int(begins[supervised.queries].sum())
+            accepted[step] += int(right.sum())
+    return Estimate(tuple(starts), tuple(accepted))

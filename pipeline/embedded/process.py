@@ -1,0 +1,79 @@
+"""Start the embedded server beside a stage, and stop it whatever happens."""
+
+import hashlib
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from pipeline import decoder, live, llama
+from pipeline.artifacts import sha256_file, sha256_folder
+from pipeline.embedded import server
+from pipeline.errors import ProviderError
+
+_ROOT = Path(__file__).resolve().parent.parent.parent
+_START_SECONDS = 120
+_STOP_SECONDS = 5
+_TAIL_BYTES = 2000
+
+
+@contextmanager
+def running(model: Path, record: Path) -> Iterator[str]:
+    """Run the server on a free port; give its base URL, and stop it when the block ends.
+
+    It also ends when the thread that entered the block ends, however that happens: enter it on the main thread.
+
+    Raises:
+        ProviderError: it did not start; the message has the end of what it said.
+
+    """
+    command = [sys.executable, "-m", server.__name__, "--model", str(model.resolve()), "--record", str(record.resolve()), "--parent", str(os.getpid())]
+    with tempfile.TemporaryFile() as said:
+        child = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, start_new_session=True)
+        try:
+            yield _address(child, said)
+        finally:
+            _stop(child)
+
+
+def _address(child: "subprocess.Popen[bytes]", said: IO[bytes]) -> str:
+    """Wait for the line that says where it listens."""
+    assert child.stdout is not None
+    ready, _, _ = select.select([child.stdout], [], [], _START_SECONDS)
+    line = child.stdout.readline() if ready else b""
+    if not line:
+        code = child.wait() if ready else None
+        said.seek(0)
+        tail = said.read()[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
+        why = f"ended with code {code}" if ready else f"said nothing for {_START_SECONDS} s"
+        raise ProviderError(f"the embedded server did not start: it {why}:\n{tail or '(no output)'}")
+    return str(json.loads(line)["url"])
+
+
+def _stop(child: "subprocess.Popen[bytes]") -> None:
+    child.terminate()
+    try:
+        child.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+    if child.stdout is not None:
+        child.stdout.close()
+
+
+def identity(model: Path) -> str:
+    """Digest of what decides an answer beside the request: the weights, and the source of the server.
+
+    Belongs in a ledger's key, so that an answer of other weights or of another server is never taken for this one's.
+    """
+    digest = hashlib.sha256(sha256_folder(model).encode())
+    sources = [*Path(__file__).parent.glob("*.py"), *(Path(module.__file__ or "") for module in (decoder, live, llama))]
+    for path in sorted(sources, key=lambda path: path.name):
+        digest.update(f"{path.name}\0{sha256_file(path)}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,115 @@
+"""Speculative decoding: draft a chain, let the target judge it in one pass, keep what it would have said itself.
+
+A round reads the newest token and K drafts. With m drafts right, m + 1 tokens are new: the drafts, and the target's own next token.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+
+from pipeline.evaluate.decoder import Decoder, padded
+from pipeline.evaluate.proposers import News, Proposer
+from pipeline.models import Target
+
+
+@dataclass(slots=True)
+class Counts:
+    """Sums over verification rounds. A round is cut when the answer ends inside its accepted drafts, so that the rest was never asked for."""
+
+    rounds: int = 0
+    tokens: int = 0
+    """Tokens written in rounds; the first token of an answer comes from reading the prompt."""
+    whole_rounds: int = 0
+    accepted_at: list[int] = field(default_factory=list)
+    """Whole rounds in which the drafts up to and including position i were accepted."""
+
+    def add(self, other: "Counts") -> None:
+        """Sum up."""
+        self.rounds += other.rounds
+        self.tokens += other.tokens
+        self.whole_rounds += other.whole_rounds
+        self.accepted_at = [a + b for a, b in zip(self.accepted_at or [0] * len(other.accepted_at), other.accepted_at, strict=True)]
+
+    @property
+    def acceptance_length(self) -> float:
+        """Tokens a whole round: 1 plus the accepted drafts; between 1 and draft tokens + 1."""
+        return 1 + sum(self.accepted_at) / self.whole_rounds if self.whole_rounds else 0.0
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Tokens written by rounds, cut ones included."""
+        return self.tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def per_position(self) -> list[float]:
+        """Share of whole rounds in which the drafts up to each position were accepted."""
+        return [count / self.whole_rounds if self.whole_rounds else 0.0 for count in self.accepted_at]
+
+
+@dataclass(slots=True)
+class Conversation:
+    """One answer in the making."""
+
+    prompt_length: int
+    written: list[int]
+    counts: Counts
+
+    def take(self, tokens: list[int], end: int, most: int) -> bool:
+        """Write a round's new tokens (accepted drafts, then the target's own); tell whether the answer goes on."""
+        kept = tokens[: tokens.index(end) + 1] if end in tokens else tokens
+        kept = kept[: most - len(self.written)]
+        self.written += kept
+        self.counts.rounds += 1
+        self.counts.tokens += len(kept)
+        if len(kept) == len(tokens):
+            self.counts.whole_rounds += 1
+            for position in range(len(tokens) - 1):
+                self.counts.accepted_at[position] += 1
+        return self.written[-1] != end and len(self.written) < most
+
+
+def speculate(target: Target, layer_ids: list[int], proposer: Proposer, prompts: list[list[int]], end: int, most: int, drafts: int) -> list[Conversation]:
+    """Decode greedily with drafts; the answers are the target's own, whatever the drafter says."""
+    decoder = Decoder(target, layer_ids, len(prompts))
+    ids, positions, valid = padded(prompts, target.device)
+    read = decoder.read(ids, positions, valid)
+    lengths = valid.sum(1)
+    batch = torch.arange(len(prompts), device=ids.device)
+    newest = read.choices[batch, lengths - 1]
+    talks = [Conversation(len(prompt), [token], Counts(accepted_at=[0] * drafts)) for prompt, token in zip(prompts, newest.tolist(), strict=True)]
+    following = torch.cat([ids[:, 1:], ids[:, :1]], 1)
+    following[batch, lengths - 1] = newest
+    news = News(read.aux, following, positions, valid)
+    active = list(range(len(prompts)))
+    going = [at for at, row in enumerate(active) if talks[row].written[-1] != end and most > 1]
+    while going:
+        if len(going) < len(active):
+            active, news = _keep(going, active, news, decoder, proposer)
+        drafted = proposer.propose(news, active, [len(talks[row].written) for row in active], drafts)
+        news, fresh = _verify(decoder, [talks[row] for row in active], drafted)
+        going = [at for at, row in enumerate(active) if talks[row].take(fresh[at], end, most)]
+    return talks
+
+
+def _keep(going: list[int], active: list[int], news: News, decoder: Decoder, proposer: Proposer) -> tuple[list[int], News]:
+    """Drop the conversations that have ended."""
+    rows = torch.tensor(going, device=news.next_ids.device)
+    decoder.keep(rows)
+    proposer.keep(rows)
+    return [active[at] for at in going], News(news.aux[rows], news.next_ids[rows], news.positions[rows], news.valid[rows])
+
+
+def _verify(decoder: Decoder, talks: list[Conversation], drafted: torch.Tensor) -> tuple[News, list[list[int]]]:
+    """One pass of the target over newest token and drafts; give what is committed and each conversation's new tokens."""
+    device = drafted.device
+    newest = torch.tensor([talk.written[-1] for talk in talks], device=device)
+    begin = torch.tensor([talk.prompt_length + len(talk.written) - 1 for talk in talks], device=device)
+    tokens = torch.cat([newest[:, None], drafted], 1)
+    slot = torch.arange(tokens.shape[1], device=device)[None]
+    read = decoder.read(tokens, begin[:, None] + slot, torch.ones_like(tokens, dtype=torch.bool))
+    right = (drafted == read.choices[:, :-1]).long().cumprod(1).sum(1)
+    committed = slot <= right[:, None]
+    decoder.forget(~committed)
+    # where drafts were right they are the target's own choices, so the choices are the new tokens
+    fresh = [row[: int(count) + 1] for row, count in zip(read.choices.tolist(), right.tolist(), strict=True)]
+    return News(read.aux, read.choices, begin[:, None] + slot, committed), fresh

@@ -1,0 +1,104 @@
+"""Hidden states to shards, in the background, resumable: a shard appears whole, and one that is there is not computed again.
+
+Partial work lies in `.hidden.partial` beside the out (DVC deletes outs before a rerun, and ignores `*.partial`). Its name says nothing of
+its content, so `key.json` in it does: other rows, weights or settings start anew.
+"""
+
+import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from pipeline.artifacts import read_json, write_json
+from pipeline.errors import DiskError
+from pipeline.extract.plan import Row, ShardPlan
+from pipeline.schema.hidden import StoredDtype
+from pipeline.shards import quantize
+from pipeline.tensors import TensorFile, save_tensors
+
+_KEY = "key.json"
+_IN_FLIGHT = 2
+"""Batches waiting to be stored while the next is computed."""
+
+_TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def open_partial(hidden: Path, key: str) -> Path:
+    """Folder for partial work; emptied when what it holds was made for something else."""
+    folder = hidden.with_name(f".{hidden.name}.partial")
+    if folder.exists() and not ((folder / _KEY).is_file() and read_json(folder / _KEY) == {"key": key}):
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / _KEY, {"key": key})
+    return folder
+
+
+def close_partial(folder: Path) -> None:
+    """Leave only what belongs to the artifact."""
+    (folder / _KEY).unlink()
+
+
+def check_space(folder: Path, needed: int, tokens: int, token_bytes: int) -> None:
+    """Stop before the first forward pass when the states will not fit.
+
+    Raises:
+        DiskError: with the numbers.
+
+    """
+    free = shutil.disk_usage(folder).free
+    done = sum(path.stat().st_size for path in folder.glob("shard-*"))
+    if needed - done > free:
+        raise DiskError(
+            f"{folder.parent}: hidden states need {needed:,} bytes ({tokens:,} tokens of {token_bytes:,} bytes), {done:,} are there, {free:,} are free: "
+            "free some space, take fewer prompts, or store them narrower (extract.dtype: float8_e4m3fn)"
+        )
+
+
+def is_done(path: Path, shard: ShardPlan) -> bool:
+    """Tell whether a shard of an earlier run is whole."""
+    return path.is_file() and TensorFile(path).shape("token_ids") == [shard.tokens]
+
+
+class ShardWriter:
+    """Takes batches' states and writes a shard when its last batch is in. Storing overlaps the next forward pass."""
+
+    def __init__(self, folder: Path, rows: list[Row], dtype: StoredDtype) -> None:
+        self._folder, self._rows, self._dtype = folder, rows, dtype
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="shard-writer")
+        self._pending: list[Future[None]] = []
+        self._parts: list[dict[str, torch.Tensor]] = []
+
+    def __enter__(self) -> "ShardWriter":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=kind is not None)
+        if kind is None:
+            self._wait(0)
+
+    def add(self, batch: list[int], aux: torch.Tensor, last: torch.Tensor, finishes: ShardPlan | None) -> None:
+        """Hand over a batch's states; ``finishes`` names the shard that this batch completes."""
+        self._wait(_IN_FLIGHT - 1)
+        self._pending.append(self._pool.submit(self._store, batch, aux, last, finishes))
+
+    def _wait(self, most: int) -> None:
+        while len(self._pending) > most:
+            self._pending.pop(0).result()
+
+    def _store(self, batch: list[int], aux: torch.Tensor, last: torch.Tensor, finishes: ShardPlan | None) -> None:
+        token_ids = torch.cat([self._rows[number].token_ids for number in batch])
+        self._parts.append({"token_ids": token_ids, **_stored("aux", aux, 3, self._dtype), **_stored("last", last, 1, self._dtype)})
+        if finishes is not None:
+            whole = {name: torch.cat([part[name] for part in self._parts]) for name in self._parts[0]}
+            self._parts = []
+            save_tensors(self._folder / finishes.name, whole)
+
+
+def _stored(name: str, state: torch.Tensor, parts: int, dtype: StoredDtype) -> dict[str, torch.Tensor]:
+    """States as they are stored, on the CPU."""
+    if dtype == "float8_e4m3fn":
+        narrow, scales = quantize(state, parts)
+        return {name: narrow.cpu(), f"{name}_scales": scales.cpu()}
+    return {name: state.to(_TORCH[dtype]).cpu()}

@@ -1,0 +1,69 @@
+"""What may still be spent. A request is let through only when its worst case fits under every cap, whatever else is in flight."""
+
+import asyncio
+from dataclasses import dataclass
+
+from pipeline.generate.config import BudgetSection
+from pipeline.generate.ledger import Spending
+from pipeline.generate.money import to_pico, to_usd
+
+
+@dataclass(slots=True)
+class Cap:
+    """One section's caps, and what counts against them: spent, uncertain, and reserved for what is in flight."""
+
+    name: str
+    section: BudgetSection
+    pico: int
+    tokens: int
+
+    def refuses(self, pico: int, tokens: int) -> str | None:
+        """Say which cap the amounts would pass, or None."""
+        if self.section.usd is not None and self.pico + pico > to_pico(self.section.usd):
+            return (
+                f"{self.name}.usd {self.section.usd:g}: ${to_usd(self.pico):.6f} spent or reserved by this clone, the next request can cost ${to_usd(pico):.6f}"
+            )
+        most = self.section.completion_tokens
+        if most is not None and self.tokens + tokens > most:
+            return f"{self.name}.completion_tokens {most}: {self.tokens} spent or reserved by this clone, the next request can take {tokens}"
+        return None
+
+
+class Budget:
+    """All caps of a run. Decisions are made on the event loop alone, so none can slip between a check and its reservation."""
+
+    def __init__(self, dataset: BudgetSection, build: BudgetSection, spent_dataset: Spending, spent_build: Spending) -> None:
+        self._caps = (
+            Cap("dataset budget", dataset, spent_dataset.pico, spent_dataset.tokens),
+            Cap("build budget", build, spent_build.pico, spent_build.tokens),
+        )
+        self.in_flight = 0
+        self._settled = asyncio.Event()
+
+    def refusal(self, pico: int, tokens: int) -> Cap | None:
+        """Cap that a request would pass now, or None."""
+        return next((cap for cap in self._caps if cap.refuses(pico, tokens)), None)
+
+    def reserve(self, pico: int, tokens: int) -> bool:
+        """Take the worst case of a request, if it fits."""
+        if self.refusal(pico, tokens) is not None:
+            return False
+        self._add(pico, tokens)
+        self.in_flight += 1
+        return True
+
+    def settle(self, reserved: tuple[int, int], charged: tuple[int, int]) -> None:
+        """Replace what a request had reserved by what it is charged."""
+        self._add(charged[0] - reserved[0], charged[1] - reserved[1])
+        self.in_flight -= 1
+        self._settled.set()
+        self._settled = asyncio.Event()
+
+    async def settlement(self) -> None:
+        """Wait until some request settles: that may free room."""
+        await self._settled.wait()
+
+    def _add(self, pico: int, tokens: int) -> None:
+        for cap in self._caps:
+            cap.pico += pico
+            cap.tokens += tokens

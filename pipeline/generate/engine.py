@@ -1,0 +1,255 @@
+"""Asks every unanswered prompt of a dataset: a fixed number of workers, each with one request at a time."""
+
+import asyncio
+import random
+import signal
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+
+import orjson
+
+from pipeline.errors import AerieError, BudgetError, ProviderError
+from pipeline.generate.budget import Budget
+from pipeline.generate.config import ProviderSection
+from pipeline.generate.gate import Gate
+from pipeline.generate.judge import Outcome, Verdict, judge, judge_lost
+from pipeline.generate.money import Price
+from pipeline.generate.policy import Admission, other_model, other_provider
+from pipeline.generate.request import Ask, Asker
+from pipeline.generate.retry import Step, Tries, next_step
+from pipeline.generate.source import Unanswered
+from pipeline.generate.watch import Watch
+from pipeline.generate.writer import Settlement, Writer
+from pipeline.http import Client, Lost
+from pipeline.schema.prompts import Prompt
+
+_PATH = "/chat/completions"
+_HOPELESS = 25
+"""Prompts that may fail for good before the first answer; after them the run stops instead of asking all the others."""
+
+
+class Ending(StrEnum):
+    """Why a run ended."""
+
+    DONE = "done"
+    BUDGET = "budget"
+    STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a run asks, of whom, and where it counts."""
+
+    dataset: str
+    purse: str
+    run: int
+    provider: ProviderSection
+    asker: Asker
+    admission: Admission
+    price: Price | None
+    """Turns usage into cost where the server states none; None when no price is known."""
+
+
+class Engine:
+    """One run. Everything but the ledger's thread happens on the event loop."""
+
+    def __init__(self, job: Job, *, source: Unanswered, client: Client, writer: Writer, budget: Budget, watch: Watch, first_attempt: int) -> None:
+        self._job = job
+        self._source = source
+        self._client = client
+        self._writer = writer
+        self._budget = budget
+        self._watch = watch
+        self._next_attempt = first_attempt
+        self._template = orjson.dumps(job.asker.template(job.admission))
+        retry = job.provider.retry
+        self._gate = Gate(job.provider.concurrency, breaker=retry.breaker, base=retry.base, longest=retry.max_wait)
+        self._workers: list[asyncio.Task[None]] = []
+        self.error: AerieError | None = None
+        self.ending = Ending.DONE
+        self.cap: str | None = None
+        """Which cap ended the run."""
+        self.cap_fails = False
+
+    async def run(self, workers: int) -> None:
+        """Ask until nothing is left, the budget ends, the provider refuses the work, or a signal comes."""
+        self._workers = [asyncio.create_task(self._work()) for _ in range(workers)]
+        ticker = asyncio.create_task(self._tick())
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._on_signal)
+        try:
+            await asyncio.gather(*self._workers, return_exceptions=True)
+        finally:
+            ticker.cancel()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+        for worker in self._workers:
+            if not worker.cancelled() and (error := worker.exception()) is not None:
+                raise error
+
+    def _on_signal(self) -> None:
+        if self.ending is Ending.INTERRUPTED:
+            self._watch.say("generate: aborted; what arrived is kept, what was in flight is booked as uncertain spend")
+            for worker in self._workers:
+                worker.cancel()
+            return
+        self.ending = Ending.INTERRUPTED
+        self._gate.stop()
+        self._watch.say(f"generate: stopping; {self._budget.in_flight} answers that are on their way are awaited (once more to abort at once)")
+
+    def _halt(self, error: AerieError) -> None:
+        """End the run for a reason that concerns every prompt; what is in flight still arrives."""
+        if self.error is None:
+            self.error = error
+            if self.ending is Ending.DONE:
+                self.ending = Ending.STOPPED
+        self._gate.stop()
+
+    async def _tick(self) -> None:
+        patience = self._job.provider.retry.patience
+        while True:
+            await asyncio.sleep(0.5)
+            self._watch.in_flight = self._budget.in_flight
+            self._watch.tick()
+            if time.monotonic() - self._watch.last_answer > patience and not self._gate.stopped:
+                self._halt(
+                    ProviderError(
+                        f"{self._job.provider.base_url}: no answer for {patience:g} s (provider.retry.patience); what was answered is kept: run again to continue"
+                    )
+                )
+
+    async def _work(self) -> None:
+        try:
+            while not self._gate.stopped and (item := self._source.next()) is not None:
+                await self._settle_prompt(*item)
+                self._source.finish(item[0])
+        except AerieError as error:
+            self._halt(error)
+
+    async def _settle_prompt(self, key: str, prompt: Prompt) -> None:
+        """Ask one prompt until it is answered, has failed for good, or the run stops."""
+        ask = self._job.asker.ask(prompt, key, self._template, self._job.admission.price)
+        tries = Tries()
+        while await self._gate.enter():
+            try:
+                if not await self._afford(ask):
+                    return
+                outcome = await self._attempt(ask)
+            finally:
+                self._gate.leave()
+            if outcome is None:
+                return
+            tries = tries.after(outcome)
+            step = next_step(outcome, tries, self._job.provider.retry, random.random())  # noqa: S311
+            self._react(prompt, outcome, step)
+            if step.verdict is not Verdict.RETRY:
+                return
+            await self._gate.sleep(step.wait)
+
+    async def _afford(self, ask: Ask) -> bool:
+        """Reserve the worst case; wait while what is in flight may still free some; else the budget has ended."""
+        while not self._gate.stopped:
+            if self._budget.reserve(ask.most_pico, ask.most_tokens):
+                return True
+            if self._budget.in_flight == 0:
+                self._exhausted(ask)
+                return False
+            await self._budget.settlement()
+        return False
+
+    def _exhausted(self, ask: Ask) -> None:
+        cap = self._budget.refusal(ask.most_pico, ask.most_tokens)
+        assert cap is not None
+        self.cap = cap.refuses(ask.most_pico, ask.most_tokens)
+        self.cap_fails = cap.section.on_exhausted == "fail"
+        if self.ending is Ending.DONE:
+            self.ending = Ending.BUDGET
+        self._gate.stop()
+
+    async def _attempt(self, ask: Ask) -> Outcome | None:
+        """Send one request, between two commits: its worst case before, its outcome and bytes after. None when the run stopped before it left."""
+        job, attempt = self._job, self._next_attempt
+        self._next_attempt += 1
+        reserved = charged = (ask.most_pico, ask.most_tokens)
+        try:
+            await self._writer.reserve((attempt, ask.key, job.dataset, job.purse, job.run, *reserved, time.time()))
+            if self._gate.stopped:
+                charged = (0, 0)
+                await self._writer.settle(Settlement(attempt, ask.key, "failed", (0, 0, 0, None, None, "unsent", "the run stopped first", *[None] * 5), None))
+                return None
+            started = time.monotonic()
+            outcome, body = await self._exchange(ask)
+            charged = _charge(outcome, reserved)
+            policy = other_provider(outcome.provider, job.provider, job.admission.admitted) if outcome.verdict is Verdict.ANSWER else None
+            await self._writer.settle(_settlement(attempt, ask.key, outcome, charged, policy, body, time.monotonic() - started))
+            self._watch.outside += (policy or other_model(outcome.model, job.provider)) is not None
+            self._watch.uncertain_pico += charged[0] if outcome.cost_pico is None else 0
+            return outcome
+        finally:
+            self._budget.settle(reserved, charged)
+
+    async def _exchange(self, ask: Ask) -> tuple[Outcome, bytes | None]:
+        try:
+            reply = await self._client.post(_PATH, ask.body)
+        except Lost as lost:
+            return judge_lost(lost), None
+        return judge(reply, price=self._job.price, errors=self._job.provider.errors, now=time.time()), reply.body
+
+    def _react(self, prompt: Prompt, outcome: Outcome, step: Step) -> None:
+        """Count an outcome, and let all the others know what it means for them."""
+        watch = self._watch
+        watch.pico += outcome.cost_pico or 0
+        watch.tokens += outcome.completion_tokens or 0
+        if outcome.verdict is Verdict.ANSWER:
+            watch.answered += 1
+            watch.last_answer = time.monotonic()
+            self._gate.succeeded()
+            return
+        self._slow_down(outcome, step)
+        if step.verdict is Verdict.RETRY:
+            watch.retried += 1
+            watch.may_pay_twice += step.may_pay_twice
+            return
+        watch.failed[outcome.kind] += 1
+        if step.verdict is Verdict.STOP:
+            error = BudgetError if outcome.kind == "no_credit" else ProviderError
+            self._halt(error(f"{self._job.provider.model}: {outcome.message}; nothing more is sent, what was answered is kept"))
+        elif watch.answered == 0 and watch.failed.total() >= _HOPELESS:
+            self._halt(ProviderError(f"the first {_HOPELESS} prompts all failed, the last one ({prompt.id}) with {outcome.kind}: {outcome.message}"))
+
+    def _slow_down(self, outcome: Outcome, step: Step) -> None:
+        if step.pause_all:
+            self._gate.pause(step.pause_all)
+        if step.cut_wait is not None:
+            self._watch.say(
+                f"generate: the server asks to wait {step.cut_wait:.0f} s; provider.retry.server_wait lets it have {self._job.provider.retry.server_wait:g}"
+            )
+        if outcome.crowded:
+            self._gate.crowded()
+        elif outcome.outage and self._gate.failed():
+            self._watch.say(
+                f"generate: {self._job.provider.retry.breaker} failures in a row, the last: {outcome.message or outcome.kind}; pausing, then one request at a time"
+            )
+        elif not outcome.outage:
+            self._gate.alive()
+
+
+def _charge(outcome: Outcome, reserved: tuple[int, int]) -> tuple[int, int]:
+    """What counts against the caps: what is known, and for what is not, the most that it can be."""
+    if outcome.cost_pico == 0 and outcome.verdict is not Verdict.ANSWER:
+        return 0, outcome.completion_tokens or 0
+    pico = reserved[0] if outcome.cost_pico is None else outcome.cost_pico
+    tokens = reserved[1] if outcome.completion_tokens is None else outcome.completion_tokens
+    return pico, tokens
+
+
+def _settlement(attempt: int, key: str, outcome: Outcome, charged: tuple[int, int], policy: str | None, body: bytes | None, seconds: float) -> Settlement:
+    known = outcome.cost_pico is not None
+    state = "answer" if outcome.verdict is Verdict.ANSWER else "failed" if known else "uncertain"
+    counts = (outcome.cost_pico, outcome.prompt_tokens, outcome.completion_tokens)
+    return Settlement(
+        attempt, key, state, (*charged, *counts, outcome.kind, outcome.message, outcome.status, outcome.provider, outcome.model, policy, seconds), body
+    )

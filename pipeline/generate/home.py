@@ -1,0 +1,74 @@
+"""Where the ledger lives, and who may write to it."""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+
+from pipeline.errors import BusyError, DiskError
+
+STORE_VARIABLE = "AERIE_STORE"
+"""Environment variable that names the ledger's folder; without it, all work trees, experiments and queues of a clone share one."""
+
+
+def store_folder() -> Path:
+    """Folder of the ledger: `$AERIE_STORE`, else `aerie` in the clone's git folder, else `.aerie` here.
+
+    DVC runs an experiment in a copy with a git folder of its own, and says in DVC_ROOT where the clone is.
+    """
+    if chosen := os.environ.get(STORE_VARIABLE):
+        return Path(chosen).absolute()
+    root = Path(os.environ.get("DVC_ROOT") or Path.cwd())
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # a hook's GIT_DIR names another repository
+    command = ["git", "-C", str(root), "rev-parse", "--path-format=absolute", "--git-common-dir"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, env=clean, check=False)
+    except FileNotFoundError:
+        return root / ".aerie"
+    return Path(found.stdout.strip()) / "aerie" if found.returncode == 0 else root / ".aerie"
+
+
+@contextlib.contextmanager
+def only_writer(folder: Path, *, wait: bool, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the store alone. The kernel lets go of it when this process ends, however it ends.
+
+    Raises:
+        BusyError: another live generator holds it, and ``wait`` is false.
+        DiskError: the folder cannot be made.
+
+    """
+    path = folder / "ledger.lock"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DiskError(f"{path}: {error.strerror or error}; set {STORE_VARIABLE} to a folder on a local disk that you may write to") from error
+    try:
+        _take(handle, folder, wait=wait, say=say)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, orjson.dumps({"pid": os.getpid(), "experiment": os.environ.get("DVC_EXP_NAME"), "folder": str(Path.cwd())}), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _take(handle: int, folder: Path, *, wait: bool, say: Callable[[str], None]) -> None:
+    said = False
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(handle, 1000, 0).decode("utf-8", "replace") or "a process that is just starting"
+            if not wait:
+                raise BusyError(f"{folder}: another generator is at work: {holder}; wait for it, or set provider.wait_for_store to true") from None
+            if not said:
+                say(f"waiting for the generator that holds {folder}: {holder}")
+                said = True
+            time.sleep(0.2)
+        else:
+            return

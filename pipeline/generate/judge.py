@@ -1,0 +1,213 @@
+"""What came back, judged: an answer, a failure of the row, of the run, or of the moment; and what it may have cost. Pure."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal
+
+import orjson
+
+from pipeline.generate.money import Price, billed_cost, billed_tokens
+from pipeline.generate.policy import mapping, served_by
+from pipeline.generate.waiting import asked_wait
+from pipeline.http import Lost, Reply
+
+
+class Verdict(StrEnum):
+    """What follows from an outcome."""
+
+    ANSWER = "answer"
+    RETRY = "retry"
+    FAIL = "fail"  # this row only
+    STOP = "stop"  # the whole run: the next request would fare no better
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One request, over."""
+
+    verdict: Verdict
+    kind: str
+    """`ok`, or a short code of the failure."""
+    message: str = ""
+    status: int | None = None
+    cost_pico: int | None = 0
+    """Picodollars; None when it was, or may have been, billed with an unknown amount."""
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    provider: str | None = None
+    model: str | None = None
+    asked_wait: float | None = None
+    """Seconds that the server asks to wait."""
+    crowded: bool = False
+    """Too much at once: wait and send less at a time; does not count as a failed attempt."""
+    outage: bool = False
+    """The server as a whole may be down."""
+
+
+_REFUSED_UNREAD = frozenset({409, 425, 429, 503, 521, 522, 523, 525, 526, 529, 530})
+"""Statuses that say that no model worked on the request."""
+
+_ORDERLY = frozenset({500, 502})
+"""Statuses that a router answers with an error object when an upstream failed; whether that is billed, the config says."""
+
+_RETRIED = frozenset({408, 409, 425, 429})
+
+
+def payload(body: bytes) -> bytes:
+    """JSON part of a body: keep-alive white space and comment lines (`: PROCESSING`) before it, and white space after it, cut off."""
+    rest = body.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n")
+    while rest.startswith(b":"):
+        rest = rest.partition(b"\n")[2].lstrip(b" \t\r\n")
+    return rest
+
+
+def judge_lost(lost: Lost, known_free: bool = False) -> Outcome:
+    """Judge a request without an answer: nothing is owed when it never left; else it may be billed."""
+    free = known_free or not lost.sent
+    return Outcome(Verdict.RETRY, lost.kind, str(lost), cost_pico=0 if free else None, outage=True)
+
+
+def judge(reply: Reply, *, price: Price | None, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
+    """Judge an answer. ``now`` is the time as seconds since the epoch, for `Retry-After` dates."""
+    raw = payload(reply.body)
+    if reply.status != 200:
+        return _judge_status(reply.status, _error_of(_parse(raw)[0]), reply.headers, errors=errors, now=now, fallback=_excerpt(raw))
+    document, fault = _parse(raw)
+    if not isinstance(document, dict):
+        what = "nothing but white space" if not raw else f"{len(raw)} bytes that are no JSON object: {_excerpt(raw)}"
+        return Outcome(Verdict.RETRY, "not_json", f"HTTP 200 with {what}", status=200, cost_pico=None)
+    choices = document.get("choices")
+    if document.get("error") and not choices:
+        error = _error_of(document)
+        code = error.get("code", error.get("http_status"))
+        status = code if isinstance(code, int) and 400 <= code < 600 else 502
+        inside = _judge_status(status, error, reply.headers, errors=errors, now=now, fallback=_excerpt(raw))
+        kind = inside.kind if inside.kind != f"http_{status}" else "provider_error"
+        return Outcome(
+            inside.verdict, kind, inside.message, 200, inside.cost_pico, None, None, served_by(document), None, inside.asked_wait, inside.crowded, inside.outage
+        )
+    return _judge_answer(document, choices, fault, price)
+
+
+def _judge_answer(document: dict[str, Any], choices: Any, fault: str | None, price: Price | None) -> Outcome:
+    usage = document.get("usage")
+    prompt_tokens, completion_tokens = billed_tokens(usage)
+    model = document.get("model")
+    cost = billed_cost(usage, price)
+
+    def outcome(verdict: Verdict, kind: str, message: str = "") -> Outcome:
+        return Outcome(verdict, kind, message, 200, cost, prompt_tokens, completion_tokens, served_by(document), model if isinstance(model, str) else None)
+
+    if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
+        return outcome(Verdict.RETRY, "no_choices", "HTTP 200 without any choice")
+    broken = [choice for choice in choices if choice.get("error") or choice.get("finish_reason") == "error"]
+    if broken:
+        partial = "; partial text came" if any(map(_has_text, broken)) else ""
+        return outcome(Verdict.RETRY, "provider_error", f"{_message(_error_of(broken[0])) or 'finish_reason error'}{partial}")
+    if not completion_tokens and not any(map(_has_text, choices)):
+        return outcome(Verdict.RETRY, "empty_zero_tokens", "the answer is empty and counts no completion tokens")
+    if fault is not None:
+        return outcome(Verdict.FAIL, fault, "the body is not strict JSON in UTF-8 (a lone surrogate, bytes that are no UTF-8, or NaN): kept as base64")
+    return outcome(Verdict.ANSWER, "ok")
+
+
+def _has_text(choice: dict[str, Any]) -> bool:
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        return bool(choice.get("text"))
+    return any(message.get(field) for field in ("content", "reasoning", "reasoning_content", "tool_calls", "reasoning_details", "refusal"))
+
+
+def _parse(raw: bytes) -> tuple[Any, str | None]:
+    """Give a document and what is wrong with its bytes: strict JSON first, then anything that still holds usage and cost."""
+    try:
+        return orjson.loads(raw), None
+    except orjson.JSONDecodeError:
+        pass
+    try:
+        document = json.loads(raw.decode("utf-8", "surrogateescape"))
+        json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
+    except UnicodeEncodeError:
+        return document, "text_not_utf8"
+    except (ValueError, RecursionError):
+        return None, "not_json"
+    return document, "not_json"
+
+
+def _error_of(document: Any) -> dict[str, Any]:
+    error = document.get("error") if isinstance(document, dict) else None
+    if isinstance(error, dict):
+        return error
+    return {"message": error} if isinstance(error, str) else {}
+
+
+def _message(error: dict[str, Any]) -> str:
+    metadata = error.get("metadata")
+    parts = [error.get("message")]
+    if isinstance(metadata, dict):
+        parts += [metadata.get("provider_name"), metadata.get("raw"), metadata.get("remedy_hint")]
+    return " | ".join(_short(part) for part in parts if isinstance(part, str) and part)
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= 300 else flat[:297] + "..."
+
+
+def _excerpt(raw: bytes) -> str:
+    return _short(raw[:200].decode("utf-8", "replace"))
+
+
+def _judge_status(status: int, error: dict[str, Any], headers: Mapping[str, str], *, errors: str, now: float, fallback: str) -> Outcome:
+    metadata = mapping(error.get("metadata"))
+    message = f"HTTP {status}: {_message(error) or fallback or 'no message'}"
+    wait = asked_wait(headers, error, now)
+    provider = metadata.get("provider_name") if isinstance(metadata.get("provider_name"), str) else None
+
+    def outcome(verdict: Verdict, kind: str = f"http_{status}", *, billed: bool = False, crowded: bool = False, outage: bool = False) -> Outcome:
+        return Outcome(verdict, kind, message, status, None if billed else 0, provider=provider, asked_wait=wait, crowded=crowded, outage=outage)
+
+    if status == 402:
+        return outcome(*_payment_required(metadata), crowded=_is_in_flight(metadata))
+    if status in (429, 529):
+        return outcome(Verdict.RETRY, crowded=True)
+    if status in _RETRIED or (status >= 500 and status not in (501, 505)):
+        orderly = status in _ORDERLY and bool(error) and errors == "unbilled"
+        return outcome(Verdict.RETRY, billed=status not in _REFUSED_UNREAD and not orderly, outage=status >= 500)
+    if _retryable(error) is True:
+        return outcome(Verdict.RETRY, outage=True)
+    return outcome(_refusal(status, error, metadata))
+
+
+def _is_in_flight(metadata: dict[str, Any]) -> bool:
+    return metadata.get("reason") == "in_flight_budget_exhausted" or metadata.get("limit_source") == "openrouter_in_flight_budget"
+
+
+def _payment_required(metadata: dict[str, Any]) -> tuple[Verdict, str]:
+    """402 by its reason: too much in flight passes, one request too large is that row's fault, no credit ends the run."""
+    if _is_in_flight(metadata):
+        return Verdict.RETRY, "in_flight_budget"
+    if metadata.get("reason") == "weight_exceeds_budget":
+        return Verdict.FAIL, "weight_exceeds_budget"
+    return Verdict.STOP, "no_credit"
+
+
+def _retryable(error: dict[str, Any]) -> bool | None:
+    availability = error.get("availability")
+    answer = availability.get("retryable") if isinstance(availability, dict) else None
+    return answer if isinstance(answer, bool) else None
+
+
+def _refusal(status: int, error: dict[str, Any], metadata: dict[str, Any]) -> Verdict:
+    """Whether a refusal is about this prompt or about every one."""
+    kind = metadata.get("error_type") or error.get("error_type") or error.get("type")
+    if status < 400 or status in (401, 404, 407, 451):
+        return Verdict.STOP
+    if status == 403:
+        about_prompt = kind == "moderation" or "flagged_input" in metadata or "reasons" in metadata
+        return Verdict.FAIL if about_prompt else Verdict.STOP
+    if status == 400 and kind in ("model_not_found", "wrong_endpoint"):
+        return Verdict.STOP
+    return Verdict.FAIL

@@ -1,0 +1,186 @@
+"""responses.jsonl out of the ledger, and back into it."""
+
+import base64
+import hashlib
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from pipeline.artifacts import read_lines
+from pipeline.generate.config import ProviderSection
+from pipeline.generate.judge import payload
+from pipeline.generate.ledger import Attempt, answered, next_attempt, outcomes
+from pipeline.generate.money import billed_tokens, to_pico, to_usd
+from pipeline.generate.policy import other_model
+from pipeline.generate.request import Asker
+from pipeline.generate.source import CHUNK, keyed, plan_row
+
+_RESPONSE = b',"response":'
+_RESPONSE_BASE64 = b',"response_base64":'
+_RESTORE = """INSERT INTO attempts(id, key, dataset, purse, run, state, requests, charge_pico, charge_tokens, cost_pico, prompt_tokens, completion_tokens, provider, model, policy)
+VALUES(?, ?, '', 'restored', 0, 'restored', ?, 0, 0, ?, ?, ?, ?, ?, ?)"""
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over a dataset's rows, in prompt order."""
+
+    prompts: int = 0
+    answered: int = 0
+    outside_policy: int = 0
+    not_asked: int = 0
+    failed: Counter[str] = field(default_factory=Counter)
+    requests: int = 0
+    retried: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost_pico: int = 0
+    uncertain: int = 0
+    uncertain_pico: int = 0
+    providers: dict[str, list[int]] = field(default_factory=dict)
+    """Name to answers, completion tokens, picodollars."""
+
+    digest: Any = field(default_factory=hashlib.sha256)
+    """As `Survey.digest`."""
+
+    def add(self, prompt_id: str, key: str, found: Attempt | None, *, key_is_new: bool) -> None:
+        """Count a row; money of a key that several prompts share is counted once."""
+        self.prompts += 1
+        self.digest.update(plan_row(prompt_id, key, found.id if found is not None and found.answered else 0))
+        if found is None:
+            self.not_asked += 1
+            return
+        if found.answered:
+            self.answered += 1
+            self.outside_policy += found.policy is not None
+        else:
+            self.failed[found.kind or "unknown"] += 1
+        if key_is_new:
+            self._add_key(found)
+
+    def _add_key(self, found: Attempt) -> None:
+        self.requests += found.requests
+        self.retried += found.requests > 1
+        self.cost_pico += found.cost_pico
+        self.uncertain += found.uncertain
+        self.uncertain_pico += found.uncertain_pico
+        self.prompt_tokens += found.prompt_tokens or 0
+        self.completion_tokens += found.completion_tokens or 0
+        if found.answered:
+            counts = self.providers.setdefault(found.provider or "?", [0, 0, 0])
+            for place, amount in enumerate((1, found.completion_tokens or 0, found.cost_pico)):
+                counts[place] += amount
+
+
+def project(prompts: Path, asker: Asker, db: sqlite3.Connection, section: ProviderSection, totals: Totals) -> Iterator[bytes]:
+    """Lines of responses.jsonl, one a prompt, in prompt order; ``totals`` is filled on the way."""
+    seen: set[bytes] = set()
+    for chunk in keyed(prompts, asker):
+        found = {key: _judged(attempt, section) for key, attempt in outcomes(db, [key for key, _ in chunk]).items()}
+        for key, prompt in chunk:
+            short = bytes.fromhex(key[:24])
+            totals.add(prompt.id, key, found.get(key), key_is_new=short not in seen)
+            seen.add(short)
+            yield line(prompt.id, key, found.get(key))
+
+
+def _judged(found: Attempt, section: ProviderSection) -> Attempt:
+    """Apply today's `answers_as`, which is in no key, to an answer of any day."""
+    if not found.answered or found.policy is not None:
+        return found
+    return replace(found, policy=other_model(found.model, section))
+
+
+def line(prompt_id: str, key: str, found: Attempt | None) -> bytes:
+    """One row as JSON. The body's own text is copied in, since writing it anew would lose number forms, repeated keys and escapes."""
+    if found is None:
+        return _head(prompt_id, key, None, None, {"kind": "not_asked", "message": "no request was sent: the budget or the run ended first"}) + b"null}"
+    raw = payload(found.body) if found.body is not None else b""
+    document = _strict(raw)
+    error = None if found.answered else {"kind": found.kind or "unknown", "message": found.message or ""}
+    head = _head(prompt_id, key, found, document, error)
+    if document is not None:
+        # a line break can only be white space between the values of a document that parsed: within a text it is written \n
+        return head + raw.replace(b"\n", b" ") + b"}"
+    if not found.body:
+        return head + b"null}"
+    return head + b"null" + _RESPONSE_BASE64 + b'"' + base64.b64encode(found.body) + b'"}'
+
+
+def _strict(raw: bytes) -> dict[str, Any] | None:
+    try:
+        document = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _head(prompt_id: str, key: str, found: Attempt | None, document: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
+    row = {
+        "id": prompt_id,
+        "key": key,
+        "provider": found.provider if found else None,
+        "model": found.model if found else None,
+        "attempts": found.requests if found else 0,
+        "cost_usd": None if found is None or (found.uncertain and not found.cost_pico) else to_usd(found.cost_pico),
+        "usage": document.get("usage") if document and isinstance(document.get("usage"), dict) else None,
+        "error": error,
+        "policy": found.policy if found else None,
+    }
+    return orjson.dumps(row)[:-1] + _RESPONSE
+
+
+def body_of(text: bytes) -> bytes | None:
+    """Bytes of the response in a line that this module wrote; None when there is no answer in it, or another program wrote it."""
+    try:
+        row = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(row, dict) or row.get("error") is not None or not isinstance(row.get("response"), dict):
+        return None
+    head = orjson.dumps({name: value for name, value in row.items() if name not in ("response", "response_base64")})[:-1] + _RESPONSE
+    text = text.rstrip(b"\n")
+    if not text.startswith(head):
+        return None
+    return text[len(head) : -1]
+
+
+def restore(path: Path, db: sqlite3.Connection) -> int:
+    """Take answers into the ledger that a `responses.jsonl` holds and the ledger does not, as after a `dvc pull`; return how many.
+
+    They count nothing against this clone's caps: another clone paid for them.
+    """
+    count = 0
+    lines = (text for _, text in read_lines(path))
+    while chunk := list(islice(lines, CHUNK)):
+        count += _restore_chunk(chunk, db)
+    return count
+
+
+def _restore_chunk(chunk: list[bytes], db: sqlite3.Connection) -> int:
+    bodies = [(orjson.loads(text), body) for text in chunk if (body := body_of(text)) is not None]
+    known = answered(db, [str(row.get("key")) for row, _ in bodies])
+    fresh = {row["key"]: (row, body) for row, body in bodies if is_key(row.get("key")) and row["key"] not in known}
+    number = next_attempt(db)
+    db.execute("BEGIN IMMEDIATE")
+    for place, (key, (row, body)) in enumerate(fresh.items(), number):
+        prompt_tokens, completion_tokens = billed_tokens(row.get("usage"))
+        cost = to_pico(row["cost_usd"]) if isinstance(row.get("cost_usd"), int | float) else None
+        requests = row["attempts"] if isinstance(row.get("attempts"), int) else 1
+        values = (place, key, requests, cost, prompt_tokens, completion_tokens, row.get("provider"), row.get("model"), row.get("policy"))
+        db.execute(_RESTORE, values)
+        db.execute("INSERT INTO bodies(attempt, sha256, body) VALUES(?, ?, ?)", (place, hashlib.sha256(body).digest(), body))
+        db.execute("INSERT INTO answers(key, attempt) VALUES(?, ?)", (key, place))
+    db.execute("COMMIT")
+    return len(fresh)
+
+
+def is_key(value: Any) -> bool:
+    """Whether a value has the form of a key."""
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")

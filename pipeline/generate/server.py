@@ -1,0 +1,116 @@
+"""The server that answers: its address, its headers, and what it says of its endpoints."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from pipeline.errors import ConfigError, ProviderError
+from pipeline.generate.config import ProviderSection
+from pipeline.generate.money import price_of
+from pipeline.generate.policy import Admission, admit, parse_endpoints
+from pipeline.http import Timeouts, fetch
+
+
+def api_key(section: ProviderSection) -> str | None:
+    """Read the key from the environment variable that the config names; it goes into one header and nowhere else.
+
+    Raises:
+        ConfigError: the variable is not set, or holds what no header can.
+
+    """
+    if section.api_key_env is None:
+        return None
+    key = os.environ.get(section.api_key_env, "")
+    if not key:
+        raise ConfigError(f"the environment variable {section.api_key_env} (provider.api_key_env) is not set: export the provider's key in it, and run again")
+    if not key.isascii() or not key.isprintable() or key.strip() != key:
+        raise ConfigError(
+            f"the environment variable {section.api_key_env} holds a key with white space or other characters that no HTTP header takes; was it pasted with its line break?"
+        )
+    return key
+
+
+def headers(section: ProviderSection) -> dict[str, str]:
+    """Headers of every request."""
+    found = {} if (key := api_key(section)) is None else {"authorization": f"Bearer {key}"}
+    if section.kind != "openai":
+        found |= {"x-openrouter-metadata": "enabled", "x-openrouter-cache": "false"}
+    return found
+
+
+def timeouts(section: ProviderSection) -> Timeouts:
+    """Deadlines of every request."""
+    return Timeouts(section.timeout.connect, section.timeout.read, section.timeout.total)
+
+
+@contextlib.contextmanager
+def running_server(section: ProviderSection, model: Path, record: Path) -> Iterator[ProviderSection]:
+    """Give the section with the address to use: the embedded server runs as long as the block does."""
+    if section.kind != "embedded":
+        if section.base_url is None:
+            raise ConfigError(f"provider.base_url is null; kind {section.kind} needs the address of the API, as https://openrouter.ai/api/v1")
+        yield section
+    elif section.base_url is not None:
+        yield section
+    else:
+        from pipeline.embedded.process import running
+
+        with running(model, record) as base_url:
+            yield section.model_copy(update={"base_url": base_url})
+
+
+def identity(section: ProviderSection, model: Path) -> str | None:
+    """What tells one stand-in from a retrained one; null for a server that has its name in the config."""
+    if section.kind != "embedded":
+        return None
+    from pipeline.embedded.process import identity as weights
+
+    return str(weights(model))
+
+
+def endpoints_document(section: ProviderSection) -> Any:
+    """Fetch the list of the model's endpoints; None where the server has no such list.
+
+    Raises:
+        ProviderError: the server cannot be reached, or refuses.
+
+    """
+    assert section.base_url is not None
+    path = f"/models/{section.model}/endpoints"
+    reply = asyncio.run(fetch(section.base_url, path, headers=headers(section), timeouts=timeouts(section)))
+    try:
+        document = orjson.loads(reply.body)
+    except orjson.JSONDecodeError:
+        document = None
+    if reply.status == 200 and isinstance(document, dict):
+        return document
+    if reply.status == 404:
+        return None
+    raise ProviderError(f"{section.base_url}{path}: HTTP {reply.status}: {reply.body[:200].decode('utf-8', 'replace')}")
+
+
+def admission_of(section: ProviderSection, document: Any, *, needs: frozenset[str], max_tokens: int) -> Admission:
+    """Say who may answer, and what it can cost at most.
+
+    Raises:
+        ProviderError: nobody may; the message says why not, endpoint by endpoint.
+
+    """
+    if section.kind == "openai":
+        return Admission([], [], price_of(section.max_price))
+    if document is None:
+        if section.max_price.prompt is None or section.max_price.completion is None:
+            raise ProviderError(
+                f"{section.base_url}: lists no endpoints for {section.model!r}, so prices are unknown; set provider.max_price.prompt and .completion (dollars per million tokens) to bound them"
+            )
+        return Admission([], [], price_of(section.max_price), verified=False)
+    admission = admit(parse_endpoints(document), section, needs=needs, max_tokens=max_tokens)
+    if not admission.admitted:
+        listed = "\n  ".join(f"{endpoint.provider} ({endpoint.tag}): {'; '.join(reasons)}" for endpoint, reasons in admission.refused)
+        raise ProviderError(f"{section.model}: no endpoint may answer under the policy in conf/provider/:\n  {listed or '(the server lists none)'}")
+    return admission

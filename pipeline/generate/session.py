@@ -1,0 +1,84 @@
+"""One run on the network: an event loop, the ledger's writer, the client and the engine, put together and taken apart in order."""
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+from pipeline.generate import ledger
+from pipeline.generate.budget import Budget
+from pipeline.generate.config import BudgetSection, ProviderSection
+from pipeline.generate.engine import Ending, Engine, Job
+from pipeline.generate.outputs import Outputs
+from pipeline.generate.policy import Admission
+from pipeline.generate.report import final_table
+from pipeline.generate.server import headers, timeouts
+from pipeline.generate.source import Unanswered
+from pipeline.generate.survey import Survey
+from pipeline.generate.watch import Watch
+from pipeline.generate.writer import Writer
+from pipeline.http import Client, require_open_files
+
+__all__ = ["Ending", "drive"]
+
+
+def drive(
+    provider: ProviderSection, outputs: Outputs, admission: Admission, before: Survey, folder: Path, *, dataset: BudgetSection, build: BudgetSection
+) -> Engine:
+    """Send what is missing; return how it ended, with everything that arrived in the ledger.
+
+    Raises:
+        AerieError: too few open files are allowed, or the ledger cannot be opened.
+
+    """
+    require_open_files(provider.concurrency)
+    db = outputs.db
+    (run,) = db.execute(
+        "INSERT INTO runs(dataset, provider, started_at) VALUES(?, ?, ?) RETURNING id", (outputs.dataset, provider.model, time.time())
+    ).fetchone()
+    price = admission.price if provider.kind == "openai" else None
+    job = Job(outputs.dataset, outputs.purse, run, provider, outputs.asker, admission, price)
+    spent = outputs.spending()
+    watch = Watch(before.prompts, before.cached)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            engine = runner.run(_session(job, outputs, folder, Budget(dataset, build, *spent), watch, before))
+    finally:
+        for number, handler in handlers.items():  # the event loop has put the defaults in their place
+            signal.signal(number, handler)
+    db.execute("UPDATE runs SET ended_at=? WHERE id=?", (time.time(), run))
+    _show(engine, watch, outputs, run)
+    return engine
+
+
+async def _session(job: Job, outputs: Outputs, folder: Path, budget: Budget, watch: Watch, before: Survey) -> Engine:
+    provider = job.provider
+    assert provider.base_url is not None
+    with ledger.opened(folder) as db, watch:
+        writer = Writer(db, folder / ledger.FILE, asyncio.get_running_loop())
+        try:
+            async with Client(provider.base_url, headers=headers(provider), timeouts=timeouts(provider), connections=provider.concurrency) as client:
+                source = Unanswered(outputs.prompts, outputs.asker, outputs.db)
+                engine = Engine(job, source=source, client=client, writer=writer, budget=budget, watch=watch, first_attempt=ledger.next_attempt(outputs.db))
+                await engine.run(min(provider.concurrency, before.new))
+                return engine
+        finally:
+            await asyncio.to_thread(writer.close)
+
+
+def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
+    try:
+        import uvloop
+    except ImportError:  # not there on every system; the standard loop does the same, slower
+        return None
+    factory: type[asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def _show(engine: Engine, watch: Watch, outputs: Outputs, run: int) -> None:
+    from rich.console import Console
+
+    Console(stderr=True).print(final_table(watch, outputs.db, run, time.monotonic() - watch.started))
+    if engine.cap is not None:
+        watch.say(f"generate: the budget ended: {engine.cap}; {watch.total - watch.cached - watch.answered} prompts remain without an answer")

@@ -1,0 +1,75 @@
+"""generate: an answer for every prompt, paid once. The only stage that speaks to the outside, and the only one that costs money."""
+
+import sys
+from pathlib import Path
+
+from pipeline.errors import BudgetError
+from pipeline.generate import ledger
+from pipeline.generate.config import BudgetSection, ProviderSection, SamplingSection
+from pipeline.generate.home import only_writer, store_folder
+from pipeline.generate.outputs import Outputs
+from pipeline.generate.projection import restore
+from pipeline.generate.report import plan_lines
+from pipeline.generate.request import Asker
+from pipeline.generate.server import admission_of, endpoints_document, identity, running_server
+from pipeline.generate.survey import Survey, survey
+from pipeline.section import Section
+
+
+class Config(Section):
+    """What the stage is given."""
+
+    sampling: SamplingSection
+    send_tools: bool
+    dataset_budget: BudgetSection
+    budget: BudgetSection
+    provider: ProviderSection
+
+
+def run(config: Config, *, prompts: Path, record: Path, model: Path, responses: Path, summary: Path) -> None:
+    """Ask what the ledger cannot answer, and write every prompt's outcome.
+
+    Raises:
+        AerieError: the provider refuses, the budget ends and the config calls that a failure, the disk is full, ...
+        KeyboardInterrupt: a signal came; what was answered is kept.
+
+    """
+    provider = config.provider
+    asker = Asker(config.sampling, provider, send_tools=config.send_tools, identity=identity(provider, model))
+    folder = store_folder()
+    with only_writer(folder, wait=provider.wait_for_store, say=say), ledger.opened(folder) as db:
+        if orphans := ledger.settle_orphans(db):
+            say(f"generate: {orphans} requests of a generator that died are booked as uncertain spend")
+        outputs = Outputs(config.sampling, provider, asker, db, prompts=prompts, responses=responses, summary=summary)
+        if outputs.responses_from_elsewhere():
+            say(f"generate: took {restore(responses, db)} answers from {responses} into the ledger")
+        before = survey(prompts, asker, db, config.sampling.most_tokens)
+        if before.new == 0:
+            say(f"generate: the ledger answers all {before.prompts} prompts; nothing is sent")
+            outputs.refresh(before)
+        else:
+            with running_server(provider, model, record) as served:
+                _ask(config, served, outputs, before, folder)
+
+
+def _ask(config: Config, provider: ProviderSection, outputs: Outputs, before: Survey, folder: Path) -> None:
+    from pipeline.generate.session import Ending, drive  # the network client is slow to import, and a rerun needs none
+
+    document = None if provider.kind == "openai" else endpoints_document(provider)
+    outputs.remember_endpoints(document)
+    admission = admission_of(provider, document, needs=outputs.asker.parameters(), max_tokens=config.sampling.max_tokens)
+    for line in plan_lines(before, admission, provider, config.dataset_budget, config.budget, outputs.spending()):
+        say(line)
+    engine = drive(provider, outputs, admission, before, folder, dataset=config.dataset_budget, build=config.budget)
+    if engine.ending is Ending.INTERRUPTED:
+        raise KeyboardInterrupt
+    outputs.write()
+    if engine.error is not None:
+        raise engine.error
+    if engine.cap is not None and engine.cap_fails:
+        raise BudgetError(f"{engine.cap}; raise the cap in conf/ to go on (on_exhausted: stop would have called this a success)")
+
+
+def say(text: str) -> None:
+    """Tell people."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,51 @@
+"""What a dataset asks for before anything is sent: how many answers the ledger has, how many are new, and what those can cost."""
+
+import hashlib
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.generate.ledger import answered
+from pipeline.generate.money import Price, most_prompt_tokens
+from pipeline.generate.request import Asker
+from pipeline.generate.source import keyed, plan_row
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """A dataset against the ledger."""
+
+    prompts: int
+    cached: int
+    """Prompts with an answer in the ledger."""
+    new: int
+    """Requests to send: different keys without an answer."""
+    prompt_bytes: int
+    """Size of the new prompts, in bytes of JSON."""
+    most_prompt_tokens: int
+    most_completion_tokens: int
+    digest: str
+    """Of every prompt's id, key and answer: equal digests give equal responses.jsonl."""
+
+    def worst_case(self, price: Price) -> int:
+        """Most that the new requests can cost, each sent once, in picodollars."""
+        return self.new * price.request + self.most_prompt_tokens * price.prompt + self.most_completion_tokens * price.completion
+
+
+def survey(prompts: Path, asker: Asker, db: sqlite3.Connection | None, most_tokens: int) -> Survey:
+    """Look up every prompt. Without a ledger everything is new."""
+    digest = hashlib.sha256()
+    total = cached = size = most = 0
+    new: set[bytes] = set()
+    for chunk in keyed(prompts, asker):
+        known = answered(db, [key for key, _ in chunk]) if db is not None else {}
+        for key, prompt in chunk:
+            total += 1
+            cached += key in known
+            digest.update(plan_row(prompt.id, key, known.get(key, 0)))
+            if key not in known and (short := bytes.fromhex(key[:24])) not in new:
+                new.add(short)
+                length = asker.content_size(prompt)
+                size += length
+                most += most_prompt_tokens(length, len(prompt.messages))
+    return Survey(total, cached, len(new), size, most, len(new) * most_tokens, digest.hexdigest())

@@ -1,0 +1,86 @@
+"""What a run shows of itself: a progress bar on a terminal, a line now and then elsewhere. On stderr, and nowhere else."""
+
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+from pipeline.generate.money import to_usd
+
+_LINE_EVERY = 10.0
+"""Seconds between lines where there is no terminal."""
+
+
+class Watch:
+    """Counts what happens in a run, and shows it."""
+
+    def __init__(self, total: int, cached: int) -> None:
+        self.total = total
+        self.cached = cached
+        self.answered = 0
+        self.failed: Counter[str] = Counter()
+        self.retried = 0
+        self.may_pay_twice = 0
+        self.outside = 0
+        self.tokens = 0
+        self.pico = 0
+        self.uncertain_pico = 0
+        self.in_flight = 0
+        self.started = time.monotonic()
+        self.last_answer = self.started
+        self._last_line = self.started
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> "Watch":
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.completed}/{task.total}"),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[facts]}"),
+            )
+            self._bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
+            self._task = self._bar.add_task("generate", total=self.total, completed=self.cached, facts="")
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self.tick()
+            self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Show one line for people."""
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def tick(self) -> None:
+        """Refresh what is shown."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.cached + self.answered + self.failed.total(), facts=self.facts())
+            self._bar.refresh()
+        elif time.monotonic() - self._last_line >= _LINE_EVERY:
+            self._last_line = time.monotonic()
+            done = self.cached + self.answered + self.failed.total()
+            print(f"generate: {done}/{self.total} | {self.facts()}{self._left(done)}", file=sys.stderr, flush=True)
+
+    def rate(self) -> float:
+        """Answers a second since the start."""
+        return self.answered / max(1e-9, time.monotonic() - self.started)
+
+    def facts(self) -> str:
+        """Rate, cost, tokens and errors, on one line."""
+        uncertain = f" (+ at most ${to_usd(self.uncertain_pico):.4f} uncertain)" if self.uncertain_pico else ""
+        errors = self.failed.total()
+        return f"{self.rate():.1f}/s | ${to_usd(self.pico):.4f}{uncertain} | {self.tokens:,} tokens | {self.in_flight} in flight | {errors} failed, {self.retried} retried"
+
+    def _left(self, done: int) -> str:
+        rate = self.rate()
+        return f" | {(self.total - done) / rate:.0f} s left" if rate > 0 and done < self.total else ""

@@ -1,0 +1,181 @@
+"""The only network client: JSON over HTTP/1.1, thousands of requests at a time, a total deadline for each.
+
+httpx's own connection pool rescans every connection at each request and stalls at this load, so its aiohttp transport
+carries the requests. It is used directly: `httpx.AsyncClient` around it costs more than the rest of a request.
+"""
+
+import asyncio
+import resource
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+import httpx
+from httpx_aiohttp import AiohttpTransport
+
+from pipeline.errors import ConfigError, ProviderError
+
+MAX_BODY = 256 << 20
+"""Bytes of one answer that are read at most; a server cannot fill the memory."""
+
+_KEEP_ALIVE = 3.0
+"""Seconds an idle connection is kept: below the 5 s after which uvicorn closes it, so that no request meets a closing one."""
+
+_SPARE_FILES = 128
+"""Open files besides the connections."""
+
+NO_HEADERS: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Seconds: to connect, between two pieces of an answer, and for the whole request."""
+
+    connect: float
+    read: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a server answered, whatever the status; `body` is as received, content encoding undone."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
+
+
+class Lost(Exception):  # noqa: N818
+    """No whole answer came."""
+
+    def __init__(self, kind: str, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.kind = kind
+        """connect, connect_timeout, read_timeout, deadline, disconnected, cut_short, bad_http or too_long."""
+        self.sent = sent
+        """Whether the server may have received the request, and so may bill it."""
+
+
+def require_open_files(connections: int) -> None:
+    """Make room for so many connections, as far as the hard limit lets us.
+
+    Raises:
+        ConfigError: the hard limit of open files is too low; the message says what to set.
+
+    """
+    wanted = connections + _SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft in (resource.RLIM_INFINITY, -1) or soft >= wanted:
+        return
+    if hard not in (resource.RLIM_INFINITY, -1) and hard < wanted:
+        raise ConfigError(
+            f"provider.concurrency {connections} needs {wanted} open files, and this shell allows {hard}: "
+            f"run `ulimit -n {wanted}` first (as root, or through /etc/security/limits.conf), or lower provider.concurrency to {max(1, hard - _SPARE_FILES)}"
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _lost(error: BaseException) -> Lost:
+    """Say what happened, and whether the request may have reached the server. In doubt it has."""
+    cause = error.__cause__ if isinstance(error, httpx.HTTPError) and error.__cause__ is not None else error
+    text = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+    # httpx-aiohttp maps a disconnect after sending to ConnectTimeout, so only the aiohttp error tells the two apart
+    if isinstance(cause, aiohttp.ClientConnectorError):
+        return Lost("connect", text, sent=False)
+    if isinstance(cause, aiohttp.ConnectionTimeoutError):
+        return Lost("connect_timeout", text, sent=False)
+    if isinstance(cause, aiohttp.ServerTimeoutError):
+        return Lost("read_timeout", text, sent=True)
+    if isinstance(cause, aiohttp.ClientPayloadError | httpx.DecodingError):
+        return Lost("cut_short", text, sent=True)
+    if isinstance(cause, aiohttp.ClientResponseError):
+        return Lost("bad_http", text, sent=True)
+    return Lost("disconnected", text, sent=True)
+
+
+class Client:
+    """Posts JSON bodies to one server over a pool of as many connections as may be in flight."""
+
+    def __init__(self, base_url: str, *, headers: Mapping[str, str], timeouts: Timeouts, connections: int) -> None:
+        self._base = base_url
+        self._headers = httpx.Headers({"accept": "application/json", "accept-encoding": "identity", "user-agent": "aerie", **headers})
+        self._connections = connections
+        self._total = timeouts.total
+        self._extensions = {"timeout": {"connect": timeouts.connect, "read": timeouts.read, "write": timeouts.read, "pool": None}}
+        self._urls: dict[str, httpx.URL] = {}
+        self._transport = AiohttpTransport(client=self._session)
+
+    def _session(self) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=_KEEP_ALIVE, ssl=httpx.create_ssl_context(), ttl_dns_cache=300)
+        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._transport.aclose()
+
+    async def post(self, path: str, body: bytes) -> Reply:
+        """Send a JSON body and read the whole answer.
+
+        Raises:
+            Lost: the server could not be reached, or no whole answer came within the deadlines.
+
+        """
+        headers = self._headers.copy()
+        headers["content-type"] = "application/json"
+        headers["content-length"] = str(len(body))
+        return await self._exchange("POST", path, headers, body)
+
+    async def get(self, path: str) -> Reply:
+        """Ask for a document.
+
+        Raises:
+            Lost: as `post`.
+
+        """
+        return await self._exchange("GET", path, self._headers, b"")
+
+    async def _exchange(self, method: str, path: str, headers: httpx.Headers, body: bytes) -> Reply:
+        url = self._urls.get(path) or self._urls.setdefault(path, httpx.URL(self._base + path))
+        request = httpx.Request(method, url, headers=headers, content=body, extensions=self._extensions)
+        try:
+            async with asyncio.timeout(self._total):
+                response = await self._transport.handle_async_request(request)
+                try:
+                    return Reply(response.status_code, await _read(response), response.headers)
+                finally:
+                    await response.aclose()
+        except TimeoutError as error:
+            if isinstance(error, aiohttp.ServerTimeoutError):
+                raise _lost(error) from None
+            raise Lost("deadline", f"no whole answer within {self._total:g} s", sent=True) from None
+        except (httpx.HTTPError, aiohttp.ClientError, OSError, ValueError) as error:
+            raise _lost(error) from None
+
+
+async def _read(response: httpx.Response) -> bytes:
+    pieces = []
+    size = 0
+    async for piece in response.aiter_bytes():
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_BODY:
+            raise Lost("too_long", f"the answer is longer than {MAX_BODY:,} bytes", sent=True)
+    return b"".join(pieces)
+
+
+async def fetch(base_url: str, path: str, *, headers: Mapping[str, str], timeouts: Timeouts) -> Reply:
+    """Ask one document of a server.
+
+    Raises:
+        ProviderError: no whole answer came.
+
+    """
+    async with Client(base_url, headers=headers, timeouts=timeouts, connections=1) as client:
+        try:
+            return await client.get(path)
+        except Lost as error:
+            raise ProviderError(f"{base_url}{path}: {error.kind}: {error}; is the server up, and provider.base_url right?") from None

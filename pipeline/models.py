@@ -1,0 +1,259 @@
+"""The only loader of a target's weights: the whole model for forward passes, or only embedding, final norm and head for training.
+
+Conventions of layer ids, as in `schema/hidden.py`: id k is the input of layer k; id n (the number of layers) is the last layer's
+output, which the final norm reads.
+"""
+
+import contextlib
+import hashlib
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from pipeline.artifacts import read_json, sha256_folder, to_json
+from pipeline.errors import ArtifactError, ConfigError, InputError
+from pipeline.tensors import TensorFile
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a target's weights come from."""
+
+    name: str
+    """Folder, or hub id."""
+    revision: str | None = None
+    trust_remote_code: bool = False
+    sha256: str = ""
+    """Digest of the folder's files, or of the hub id and revision."""
+
+    def options(self) -> dict[str, Any]:
+        """Arguments for transformers' `from_pretrained`."""
+        return {"revision": self.revision, "trust_remote_code": self.trust_remote_code}
+
+
+def find_source(folder: Path) -> Source:
+    """Read where the weights are: ``folder`` is a checkpoint, or holds `target.json` that names one elsewhere.
+
+    Raises:
+        ArtifactError: it is neither.
+
+    """
+    if (pointer := folder / "target.json").is_file():
+        named = read_json(pointer)
+        digest = hashlib.sha256(to_json([named["model"], named.get("revision")])).hexdigest()
+        return Source(named["model"], named.get("revision"), bool(named.get("trust_remote_code")), digest)
+    if not (folder / "config.json").is_file():
+        raise ArtifactError(f"{folder}: has neither config.json (a checkpoint) nor target.json (the name of one); run `dvc repro target`")
+    return Source(str(folder), sha256=sha256_folder(folder))
+
+
+def read_text_config(source: Source) -> Any:
+    """Transformers config of a target's text model, without its weights.
+
+    Raises:
+        ArtifactError: it cannot be read.
+
+    """
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(source.name, **source.options()).get_text_config()
+    except (OSError, ValueError, ImportError) as error:
+        raise ArtifactError(f"{source.name}: transformers cannot read this model's config: {error}") from error
+
+
+def use_threads(threads: int | None) -> None:
+    """Fix the number of CPU threads: sums are split by it, so the last bit of a result may depend on it."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+class Target:
+    """A causal language model, taken apart: its decoder, layers, final norm, embedding and head."""
+
+    def __init__(self, model: Any, source: Source) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.source = source
+        self.config = model.config.get_text_config()
+        self.decoder = model.get_decoder()
+        self.num_layers = int(self.config.num_hidden_layers)
+        self.hidden_size = int(self.config.hidden_size)
+        names = {id(module): name for name, module in model.named_modules()}
+        self.layers = self._layers()
+        self.norm = self._norm()
+        self.head = model.get_output_embeddings()
+        self.vocab_size = int(self.head.weight.shape[0])
+        self.layer_names = [names[id(layer)] for layer in self.layers]
+        self.norm_name = names[id(self.norm)]
+        forward = inspect.signature(self.decoder.forward).parameters
+        self.cache_argument = "cache" if "cache" in forward else "past_key_values"
+
+    @property
+    def device(self) -> torch.device:
+        """Where input ids go: the embedding's device."""
+        weight: torch.Tensor = self.model.get_input_embeddings().weight
+        return weight.device
+
+    def _layers(self) -> list[nn.Module]:
+        for module in self.decoder.children():
+            if isinstance(module, nn.ModuleList) and len(module) == self.num_layers:
+                return list(module)
+        children = [name for name, _ in self.decoder.named_children()]
+        raise InputError(
+            f"{self.source.name}: no list of {self.num_layers} layers in {type(self.decoder).__name__}; it has {children}: this architecture is not supported"
+        )
+
+    def _norm(self) -> nn.Module:
+        for name in _NORMS:
+            if isinstance(module := getattr(self.decoder, name, None), nn.Module):
+                return module
+        raise InputError(
+            f"{self.source.name}: no final norm in {type(self.decoder).__name__} (looked for {', '.join(_NORMS)}): this architecture is not supported"
+        )
+
+
+def open_model(folder: Path, *, dtype: str, device: str, attention: str = "sdpa") -> Target:
+    """Load a whole target for forward passes. ``device`` is a torch device, or "auto" to spread the model over all GPUs.
+
+    Raises:
+        ArtifactError: no checkpoint there, or it cannot be loaded.
+
+    """
+    from transformers import AutoModelForCausalLM
+
+    source = find_source(folder)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source.name,
+            dtype=DTYPES[dtype],
+            attn_implementation=attention,
+            use_safetensors=True,
+            device_map=device if device == "auto" else None,
+            **source.options(),
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise ArtifactError(f"{source.name}: transformers cannot load this model: {error}") from error
+    return Target(model if device == "auto" else model.to(device), source)
+
+
+@contextlib.contextmanager
+def capturing(target: Target, layer_ids: list[int]) -> Iterator[dict[int, torch.Tensor]]:
+    """Give a dict that each forward pass fills: layer id to its input; id n to the final norm's input, before that norm."""
+    caught: dict[int, torch.Tensor] = {}
+
+    def hook(number: int) -> Any:
+        def take(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            caught[number] = args[0] if args else kwargs["hidden_states"]
+
+        return take
+
+    handles = [
+        (target.norm if number == target.num_layers else target.layers[number]).register_forward_pre_hook(hook(number), with_kwargs=True)
+        for number in [*layer_ids, target.num_layers]
+    ]
+    try:
+        yield caught
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def auxiliary_layers(layers: list[int] | None, num_layers: int) -> list[int]:
+    """Layer ids to take, by input convention: those asked for, or [2, n//2, n-3] as SGLang and vLLM do.
+
+    Raises:
+        ConfigError: not three different ids in order, or one out of range.
+
+    """
+    chosen = [2, num_layers // 2, num_layers - 3] if layers is None else layers
+    where = f"extract.layers is {layers}" if layers is not None else f"extract.layers is null, which gives {chosen}"
+    if len(chosen) != 3 or sorted(set(chosen)) != chosen:
+        raise ConfigError(f"{where}: three different layer ids are needed, low to high; this target has {num_layers} layers: name them in conf/extract/")
+    if chosen[0] < 0 or chosen[-1] > num_layers:
+        raise ConfigError(f"{where}: out of range; the target has layers 0 to {num_layers - 1}, and {num_layers} names the last layer's output")
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """A target's two ends: what a drafter shares with it, without the layers between."""
+
+    embedding: torch.Tensor
+    """[vocab, hidden]."""
+    head: torch.Tensor
+    """[vocab, hidden]."""
+    norm: nn.Module
+    """Final norm, with its weights."""
+    config: Any
+    """Transformers config of the text model."""
+    architectures: list[str]
+    """As the checkpoint's own config names them."""
+    source: Source
+
+    def teacher_hidden(self, last: torch.Tensor) -> torch.Tensor:
+        """States before the final norm to what the head reads."""
+        with torch.no_grad():
+            out: torch.Tensor = self.norm(last)
+        return out
+
+
+def open_ends(folder: Path, *, dtype: torch.dtype = torch.float32) -> Ends:
+    """Load only embedding, final norm and head, whatever the size of the rest.
+
+    Raises:
+        ArtifactError: no checkpoint there, or it lacks these tensors.
+
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.utils import cached_file
+
+    source = find_source(folder)
+    try:
+        config = AutoConfig.from_pretrained(source.name, **source.options())
+        with torch.device("meta"):
+            shape = Target(AutoModelForCausalLM.from_config(config, trust_remote_code=source.trust_remote_code), source)
+    except (OSError, ValueError, ImportError) as error:
+        raise ArtifactError(f"{source.name}: transformers cannot load this model's config: {error}") from error
+
+    def locate(name: str) -> Path | None:
+        found = cached_file(source.name, name, revision=source.revision, _raise_exceptions_for_missing_entries=False)
+        return None if found is None else Path(found)
+
+    where = _tensor_files(source, locate)
+    norm = shape.norm.to_empty(device="cpu").to(dtype)
+    norm.load_state_dict({name: _read(where, f"{shape.norm_name}.{name}", source) for name, _ in norm.named_parameters()})
+    names = {id(module): name for name, module in shape.model.named_modules()}
+    embedding_name = f"{names[id(shape.model.get_input_embeddings())]}.weight"
+    tied = bool(getattr(shape.config, "tie_word_embeddings", False))
+    embedding = _read(where, embedding_name, source).to(dtype)
+    head = embedding if tied else _read(where, f"{names[id(shape.head)]}.weight", source).to(dtype)
+    return Ends(embedding, head, norm, shape.config, list(config.architectures or []), source)
+
+
+def _tensor_files(source: Source, locate: Any) -> dict[str, Path]:
+    """Tensor name to file, for checkpoints of one file and for those with an index."""
+    if index := locate("model.safetensors.index.json"):
+        parts: dict[str, str] = read_json(index)["weight_map"]
+        return {name: index.parent / part if (index.parent / part).exists() else locate(part) for name, part in parts.items()}
+    single = locate("model.safetensors")
+    if single is None:
+        raise ArtifactError(f"{source.name}: has neither model.safetensors nor model.safetensors.index.json; pickled weights are not read")
+    return dict.fromkeys(TensorFile(single).names, single)
+
+
+def _read(where: dict[str, Path], name: str, source: Source) -> torch.Tensor:
+    """Read a tensor by its name in the code, or by the one name that ends the same (`language_model.lm_head.weight`)."""
+    tail = name.removeprefix("model.")
+    matches = [name] if name in where else [stored for stored in where if stored.endswith(f".{tail}") or stored == tail]
+    if len(matches) != 1:
+        raise ArtifactError(f"{source.name}: needs exactly one tensor {name!r} (or ending in .{tail}); found {matches or 'none'} among {len(where)} tensors")
+    return TensorFile(where[matches[0]]).tensor(matches[0])

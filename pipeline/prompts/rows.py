@@ -1,0 +1,132 @@
+"""A row of the source to a prompt: columns to chat messages, checked, with a stable id. Pure."""
+
+import hashlib
+import json
+import re
+from typing import Any
+
+import orjson
+
+from pipeline.errors import InputError
+from pipeline.prompts.config import ColumnsSection
+from pipeline.schema.prompts import Prompt
+
+ROLES = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant", "bot": "assistant", "model": "assistant"}
+ROLES |= {"system": "system", "tool": "tool", "function": "tool", "observation": "tool"}
+"""ShareGPT's `from` to the API's `role`."""
+
+_KNOWN_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+_ID = Prompt.model_fields["id"].metadata[0].pattern
+_ID_LENGTH = 16
+"""Hex digits of a content hash that make an id: 64 bits, a clash in a million prompts has a chance below one in ten million."""
+
+
+def content_hash(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> bytes:
+    """Digest of what is asked, the same whatever the order of keys in the source."""
+    return hashlib.sha256(orjson.dumps([messages, tools or None], option=orjson.OPT_SORT_KEYS)).digest()
+
+
+def to_prompt(row: Any, columns: ColumnsSection, *, drop_last_answer: bool) -> Prompt:
+    """Make the prompt that a row of the source describes.
+
+    Raises:
+        InputError: it describes none; the message says what was found and what is needed (the caller adds file and line).
+
+    """
+    if not isinstance(row, dict):
+        raise InputError(f"a row is an object, as {{'messages': [...]}}; found {show(row)}")
+    messages = _messages(row, columns)
+    if columns.system is not None and row.get(columns.system):
+        messages = [{"role": "system", "content": _text(row[columns.system], columns.system)}, *messages]
+    if drop_last_answer:
+        messages = _without_last_answer(messages)
+    for number, message in enumerate(messages):
+        _check_message(number, message)
+    if messages[-1]["role"] == "assistant":
+        raise InputError("the last message is the assistant's, so nothing is left to answer; end with the user's, or set prompts.drop_last_answer")
+    tools = _tools(row, columns)
+    return Prompt.model_construct(id=_own_id(row, columns) or content_hash(messages, tools).hex()[:_ID_LENGTH], messages=messages, tools=tools)
+
+
+def show(value: Any) -> str:
+    """Give a value for a message: short, and on one line."""
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _messages(row: dict[str, Any], columns: ColumnsSection) -> list[dict[str, Any]]:
+    column = columns.messages or columns.conversations or columns.prompt
+    assert column is not None
+    if column not in row:
+        raise InputError(f"there is no {column!r}; the row has {sorted(row)}; name the columns in prompts.columns")
+    value = row[column]
+    if columns.prompt is not None:
+        return [{"role": "user", "content": _text(value, column)}]
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{column!r} must be a list of messages with at least one; found {show(value)}")
+    return [_sharegpt(number, turn) for number, turn in enumerate(value)] if columns.conversations is not None else value
+
+
+def _sharegpt(number: int, turn: Any) -> dict[str, Any]:
+    if not isinstance(turn, dict) or turn.get("from") not in ROLES or not isinstance(turn.get("value"), str):
+        raise InputError(f"turn {number} must be {{'from': one of {sorted(ROLES)}, 'value': text}}; found {show(turn)}")
+    return {"role": ROLES[turn["from"]], "content": turn["value"]}
+
+
+def _text(value: Any, column: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise InputError(f"{column!r} must be a text that is not empty; found {show(value)}")
+    return value
+
+
+def _without_last_answer(messages: list[Any]) -> list[Any]:
+    """Cut before the last assistant message where one ends the conversation's last exchange."""
+    roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
+    if "assistant" not in roles:
+        return messages
+    last = len(roles) - 1 - roles[::-1].index("assistant")
+    kept = messages if "user" in roles[last + 1 :] else messages[:last]
+    if not kept:
+        raise InputError("nothing is left once the last answer is dropped: the row has no other message")
+    return kept
+
+
+def _check_message(number: int, message: Any) -> None:
+    if not isinstance(message, dict):
+        raise InputError(f"message {number} must be an object {{'role', 'content'}}; found {show(message)}")
+    if message.get("role") not in _KNOWN_ROLES:
+        raise InputError(f"message {number}: role must be one of {sorted(_KNOWN_ROLES)}; found {show(message.get('role'))}")
+    content = message.get("content")
+    if content is None and not message.get("tool_calls"):
+        raise InputError(f"message {number} ({message['role']}) has no content")
+    if content is not None and not isinstance(content, str | list):
+        raise InputError(f"message {number} ({message['role']}): content must be a text or a list of parts; found {show(content)}")
+
+
+def _tools(row: dict[str, Any], columns: ColumnsSection) -> list[dict[str, Any]] | None:
+    value = row.get(columns.tools) if columns.tools is not None else None
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value) if value.strip() else None
+        except orjson.JSONDecodeError as error:
+            raise InputError(f"{columns.tools!r} is a text that is not JSON ({error}); found {show(value)}") from None
+    if value is None or value == []:
+        return None
+    if not isinstance(value, list):
+        raise InputError(f"{columns.tools!r} must be a list of tools; found {show(value)}")
+    for number, tool in enumerate(value):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise InputError(f"tool {number} must be {{'type': 'function', 'function': {{'name', 'parameters'}}}}; found {show(tool)}")
+    return value
+
+
+def _own_id(row: dict[str, Any], columns: ColumnsSection) -> str | None:
+    value = row.get(columns.id) if columns.id is not None else None
+    if value is None:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or not re.fullmatch(_ID, value):
+        raise InputError(f"{columns.id!r} must be 1 to 200 of the characters A-Z a-z 0-9 _ . : @ + = - (an id is never a path); found {show(value)}")
+    return value

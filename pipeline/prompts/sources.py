@@ -1,0 +1,60 @@
+"""Rows of a dataset's source, with the place of each for messages: JSONL (plain, gzip, zstd), Parquet, or a hub dataset."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pipeline.artifacts import read_jsonl
+from pipeline.errors import InputError
+from pipeline.prompts.config import PromptsSection
+
+Located = tuple[str, Any]
+"""Where a row is (`file:line`), and the row."""
+
+_JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson")
+
+
+def open_source(section: PromptsSection) -> Iterator[Located]:
+    """Stream the rows of the source.
+
+    Raises:
+        InputError: the format is unknown, or the file missing, damaged or malformed.
+
+    """
+    if section.path.startswith("hf://"):
+        return _hub(section)
+    path = Path(section.path)
+    chosen = section.format
+    if chosen == "auto":
+        chosen = "parquet" if path.name.endswith(".parquet") else "jsonl" if path.name.endswith(_JSONL) else "auto"
+    if chosen == "auto":
+        raise InputError(f"{path}: the name does not tell the format; known are {', '.join(_JSONL)} and .parquet; or set prompts.format")
+    return _parquet(path) if chosen == "parquet" else _lines(path)
+
+
+def _lines(path: Path) -> Iterator[Located]:
+    for number, row in read_jsonl(path):
+        yield f"{path}:{number}", row
+
+
+def _parquet(path: Path) -> Iterator[Located]:
+    from pipeline.tables import read_any  # pyarrow is slow to import, and most datasets are JSONL
+
+    for number, row in enumerate(read_any(path), 1):
+        yield f"{path}: row {number}", row
+
+
+def _hub(section: PromptsSection) -> Iterator[Located]:
+    try:
+        import datasets  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        raise InputError(
+            f"{section.path}: reading a hub dataset needs the package `datasets`: run `pip install 'aerie[hub]'`, or save the prompts as JSONL"
+        ) from None
+    name = section.path.removeprefix("hf://")
+    try:
+        rows = datasets.load_dataset(name, section.subset, split=section.split, revision=section.revision, streaming=True)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{section.path}: {error}") from error
+    for number, row in enumerate(rows, 1):
+        yield f"{section.path} {section.split} row {number}", row

@@ -1,0 +1,111 @@
+"""prompts: a dataset's source file to one checked prompt a line, in the order of the source."""
+
+import hashlib
+import heapq
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from pipeline.artifacts import sha256_file, write_json, write_jsonl
+from pipeline.errors import InputError
+from pipeline.prompts.config import PromptsSection
+from pipeline.prompts.rows import content_hash, to_prompt
+from pipeline.prompts.sources import Located, open_source
+from pipeline.schema.prompts import Prompt, PromptsSummary
+from pipeline.section import Section
+
+
+class Config(Section):
+    """What the stage is given."""
+
+    prompts: PromptsSection
+    digest: str | None
+    """sha256 of the source file, as `compose` saw it: DVC sees a changed file by it. Null for a hub dataset."""
+
+
+def run(config: Config, *, prompts: Path, summary: Path) -> None:
+    """Write the prompts and their summary.
+
+    Raises:
+        InputError: the source is missing, changed since `compose`, malformed, contradicts itself, or is empty.
+
+    """
+    section = config.prompts
+    _check_digest(section, config.digest)
+    tally = _Tally()
+    rows = tally.deduplicated(open_source(section), section)
+    kept = tally.taken(rows, section)
+    write_jsonl(prompts, (prompt.model_dump() for prompt in kept))
+    write_json(summary, tally.summary())
+
+
+def _check_digest(section: PromptsSection, digest: str | None) -> None:
+    if section.path.startswith("hf://"):
+        return
+    path = Path(section.path)
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file; prompts.path in conf/dataset/ names it, relative to the repository")
+    if digest is None:
+        return
+    if (found := sha256_file(path)) != digest:
+        raise InputError(f"{path}: changed since the configuration was composed (sha256 {found[:12]}, composed {digest[:12]}); run `dvc repro`")
+
+
+class _Tally:
+    """Counts while rows stream by."""
+
+    def __init__(self) -> None:
+        self.rows = self.prompts = self.duplicates = self.unique = self.same_content = self.with_tools = 0
+        self.turns: Counter[int] = Counter()
+
+    def deduplicated(self, rows: Iterator[Located], section: PromptsSection) -> Iterator[tuple[bytes, Prompt]]:
+        """Give each prompt and its content's digest once; a repeated id must repeat its content."""
+        seen: dict[bytes, bytes] = {}
+        for where, row in rows:
+            self.rows += 1
+            try:
+                prompt = to_prompt(row, section.columns, drop_last_answer=section.drop_last_answer)
+            except InputError as error:
+                raise InputError(f"{where}: {error}") from None
+            name, digest = hashlib.blake2b(prompt.id.encode(), digest_size=16).digest(), content_hash(prompt.messages, prompt.tools)[:16]
+            if name not in seen:
+                seen[name] = digest
+                yield digest, prompt
+            elif seen[name] == digest:
+                self.duplicates += 1
+            else:
+                raise InputError(f"{where}: the id {prompt.id!r} was used before for another prompt; ids must be unique: rename it, or leave ids out")
+
+    def taken(self, prompts: Iterator[tuple[bytes, Prompt]], section: PromptsSection) -> Iterator[Prompt]:
+        """Apply `sample` and `limit`, and count what is kept."""
+        contents: set[bytes] = set()
+        sampled = prompts if section.sample is None else _sample(prompts, section.sample, section.seed)
+        for digest, prompt in sampled:
+            if section.limit is not None and self.prompts >= section.limit:
+                continue
+            self.prompts += 1
+            self.with_tools += prompt.tools is not None
+            self.turns[len(prompt.messages)] += 1
+            self.same_content += digest in contents
+            contents.add(digest)
+            yield prompt
+        if self.prompts == 0:
+            raise InputError(f"{section.path}: holds no prompt ({self.rows} rows read); a dataset needs at least one {{'messages': [...]}} row")
+
+    def summary(self) -> PromptsSummary:
+        return PromptsSummary(
+            rows=self.rows,
+            prompts=self.prompts,
+            duplicates=self.duplicates,
+            left_out=self.rows - self.duplicates - self.prompts,
+            same_content=self.same_content,
+            with_tools=self.with_tools,
+            turns={str(turns): self.turns[turns] for turns in sorted(self.turns)},
+        )
+
+
+def _sample(prompts: Iterator[tuple[bytes, Prompt]], size: int, seed: int) -> Iterator[tuple[bytes, Prompt]]:
+    """Keep the ``size`` prompts whose ids hash lowest under ``seed``: a growing source changes the sample little."""
+    ranked = ((hashlib.blake2b(f"{seed}\0{item[1].id}".encode(), digest_size=8).digest(), number, item) for number, item in enumerate(prompts))
+    chosen = heapq.nsmallest(size, ranked, key=lambda entry: entry[:2])
+    return (item for _rank, _number, item in sorted(chosen, key=lambda entry: entry[1]))

@@ -1,0 +1,45 @@
+"""`reconstruct`: responses to exact token ids, with the evidence for each row."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pipeline.answers.rows import RowMaker
+from pipeline.artifacts import read_model, write_json
+from pipeline.reconstruct.sources import build_lines, build_to_job
+from pipeline.reconstruct.summary import Tally
+from pipeline.reconstruct.work import Line, Plan, ToJob, batches, learn_habits, workers_for
+from pipeline.schema.target import TargetRecord
+from pipeline.schema.tokens import SCHEMA
+from pipeline.section import Section
+from pipeline.tables import write_batches
+from pipeline.tokens import open_tokenizer
+
+
+class Config(Section):
+    """Keys of build/config.json that the stage is given."""
+
+    send_tools: bool
+    """Whether the prompt held the tools."""
+
+
+def run(config: Config, *, prompts: Path, responses: Path, record: Path, tokens: Path, summary: Path) -> None:
+    """Rebuild every response of a dataset; one row a prompt, in prompt order.
+
+    Raises:
+        AerieError: a file is missing, or the tokenizer is not the recorded one.
+
+    """
+    target = read_model(record, TargetRecord)
+    maker = RowMaker(target, open_tokenizer(target), send_tools=config.send_tools)
+    document = rebuild_file(partial(build_lines, prompts, responses), build_to_job, maker, tokens, workers_for(responses.stat().st_size, None))
+    write_json(summary, document)
+
+
+def rebuild_file(lines: Callable[[], Iterator[Line]], to_job: ToJob, maker: RowMaker, out: Path, workers: int) -> dict[str, Any]:
+    """Read the lines twice, first for the providers' habits; write the table; return the summary."""
+    habits = learn_habits(lines(), maker, to_job)
+    tally = Tally()
+    write_batches(out, SCHEMA, batches(lines(), Plan(maker, to_job, habits), tally, workers))
+    return tally.document(habits)

@@ -1,0 +1,105 @@
+"""Lines to record batches, in order: in this process, or on all cores when there is enough to do.
+
+The result does not depend on the number of processes: batches are cut by lines alone.
+"""
+
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import islice
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from pipeline.answers.habits import Habits, Seen, learn
+from pipeline.answers.lines import Job
+from pipeline.answers.rows import RowMaker
+from pipeline.reconstruct.columns import record_batch
+from pipeline.reconstruct.summary import Tally
+from pipeline.runner import follow_parent
+from pipeline.schema.tokens import SCHEMA
+
+BATCH_LINES = 256
+SAMPLE_ROWS = 256
+"""Rows of each provider from which its habits are learned."""
+
+PARALLEL_FROM = 4 << 20
+"""Bytes of input from which starting processes pays."""
+
+Line = tuple[int, bytes | None, bytes | None]
+"""(number, line of responses or None, line of prompts or None)."""
+
+Source = Callable[[], Iterator[Line]]
+"""Gives the lines from the start, as often as asked."""
+
+ToJob = Callable[[Line], Job]
+
+
+class Plan(NamedTuple):
+    """All that a worker needs."""
+
+    maker: RowMaker
+    to_job: ToJob
+    habits: dict[str | None, Habits]
+
+
+def learn_habits(lines: Iterable[Line], maker: RowMaker, to_job: ToJob) -> dict[str | None, Habits]:
+    """First pass: habits of each provider, from its first rows."""
+    seen: dict[str | None, Seen] = {}
+    for line in lines:
+        maker.observe(to_job(line), seen, SAMPLE_ROWS)
+    return learn(seen)
+
+
+def batches(lines: Iterator[Line], plan: Plan, tally: Tally, workers: int) -> Iterator[pa.RecordBatch]:
+    """Second pass: the rows of each batch of lines, counted in `tally`."""
+    chunks = iter(lambda: list(islice(lines, BATCH_LINES)), [])
+    if workers == 1:
+        results: Iterator[tuple[bytes, Tally]] = (_work(plan, chunk) for chunk in chunks)
+        yield from _received(results, tally)
+        return
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(workers, context, _start, (plan,)) as pool:
+        yield from _received(_in_order(pool, chunks, 2 * workers), tally)
+
+
+def workers_for(size: int, wanted: int | None) -> int:
+    """Processes for so many bytes of input."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return wanted or (cores if size >= PARALLEL_FROM else 1)
+
+
+def _received(results: Iterator[tuple[bytes, Tally]], tally: Tally) -> Iterator[pa.RecordBatch]:
+    for buffer, counts in results:
+        tally.add(counts)
+        yield pa.ipc.read_record_batch(pa.py_buffer(buffer), SCHEMA)
+
+
+def _in_order(pool: ProcessPoolExecutor, chunks: Iterator[list[Line]], ahead: int) -> Iterator[tuple[bytes, Tally]]:
+    waiting: deque[Future[tuple[bytes, Tally]]] = deque(pool.submit(_run, chunk) for chunk in islice(chunks, ahead))
+    while waiting:
+        yield waiting.popleft().result()
+        waiting.extend(pool.submit(_run, chunk) for chunk in islice(chunks, 1))
+
+
+_plan: Plan | None = None
+
+
+def _start(plan: Plan) -> None:
+    global _plan
+    follow_parent()
+    _plan = plan
+
+
+def _run(chunk: list[Line]) -> tuple[bytes, Tally]:
+    assert _plan is not None
+    return _work(_plan, chunk)
+
+
+def _work(plan: Plan, chunk: list[Line]) -> tuple[bytes, Tally]:
+    rows = [row for line in chunk for row in plan.maker.rows(plan.to_job(line), plan.habits)]
+    tally = Tally()
+    tally.take(len(chunk), rows)
+    return record_batch(rows).serialize().to_pybytes(), tally

@@ -1,0 +1,129 @@
+"""Hidden states on disk: one row or many out of memory-mapped shards, checked on opening and on every read.
+
+The writer is `extract`; `train`, the exports and `python -m pipeline hidden` read.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pipeline.artifacts import read_model
+from pipeline.errors import ArtifactError
+from pipeline.schema.hidden import INDEX, Manifest
+from pipeline.tables import read_rows
+from pipeline.tensors import TensorFile
+
+MANIFEST = "manifest.json"
+INDEX_NAME = "index.parquet"
+FP8_MAX = 448.0
+"""Largest value of float8_e4m3fn."""
+
+
+def checksum(token_ids: torch.Tensor) -> str:
+    """Sha256 hex of token ids as little-endian int32."""
+    return hashlib.sha256(token_ids.to(torch.int32).numpy().astype("<i4").tobytes()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRow:
+    """Where one row lies."""
+
+    id: str
+    shard: str
+    offset: int
+    length: int
+    prompt_length: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenRow:
+    """One conversation's states, on the CPU."""
+
+    id: str
+    token_ids: torch.Tensor
+    """int64 [length]: prompt, then completion."""
+    aux: torch.Tensor
+    """[length, 3 * hidden], stored dtype (float32 where stored as float8)."""
+    last: torch.Tensor
+    """[length, hidden], before the final norm."""
+    prompt_length: int
+
+    @property
+    def loss_mask(self) -> torch.Tensor:
+        """Bool [length]: true where the target wrote the token."""
+        return torch.arange(len(self.token_ids)) >= self.prompt_length
+
+
+def quantize(states: torch.Tensor, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Float8 with one scale a token and part: states [tokens, parts * width] to (float8 of that shape, float32 scales [tokens, parts])."""
+    split = states.float().reshape(len(states), parts, -1)
+    scales = split.abs().amax(-1).clamp(min=torch.finfo(torch.float32).tiny) / FP8_MAX
+    return (split / scales[..., None]).to(torch.float8_e4m3fn).reshape(states.shape), scales
+
+
+def dequantize(stored: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Undo `quantize`: float32."""
+    return (stored.float().reshape(*scales.shape, -1) * scales[..., None]).reshape(stored.shape)
+
+
+class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
+    """A folder of hidden states as a torch dataset; `len()` rows, in the order of the index.
+
+    Raises:
+        ArtifactError: the manifest or index is missing, a shard is cut short, or index and shards disagree.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = read_model(folder / MANIFEST, Manifest)
+        self.index = [IndexRow(**row) for row in read_rows(folder / INDEX_NAME, INDEX)]
+        self.by_id = {row.id: number for number, row in enumerate(self.index)}
+        self._shards = {name: TensorFile(folder / name) for name in sorted({row.shard for row in self.index})}
+        for name, shard in self._shards.items():
+            self._check(name, shard)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __getitem__(self, number: int) -> HiddenRow:
+        """Read one row, and check that its ids are the index's.
+
+        Raises:
+            ArtifactError: they are not.
+
+        """
+        at = self.index[number]
+        shard = self._shards[at.shard]
+        stop = at.offset + at.length
+        token_ids = shard.rows("token_ids", at.offset, stop)
+        if (found := checksum(token_ids)) != at.checksum:
+            raise ArtifactError(
+                f"{self.folder / at.shard}: row {at.id!r} at {at.offset}: token ids have checksum {found[:16]}, {INDEX_NAME} says {at.checksum[:16]}: "
+                "shard and index are of different runs; delete the folder and run extract again"
+            )
+        aux, last = (self._states(shard, name, at.offset, stop) for name in ("aux", "last"))
+        return HiddenRow(at.id, token_ids.long(), aux, last, at.prompt_length)
+
+    def token_ids(self, number: int) -> torch.Tensor:
+        """Token ids of one row, int64, without its states."""
+        at = self.index[number]
+        return self._shards[at.shard].rows("token_ids", at.offset, at.offset + at.length).long()
+
+    def _states(self, shard: TensorFile, name: str, start: int, stop: int) -> torch.Tensor:
+        stored = shard.rows(name, start, stop)
+        if self.manifest.dtype != "float8_e4m3fn":
+            return stored
+        return dequantize(stored, shard.rows(f"{name}_scales", start, stop))
+
+    def _check(self, name: str, shard: TensorFile) -> None:
+        width = self.manifest.hidden_size
+        tokens = max(row.offset + row.length for row in self.index if row.shard == name)
+        for tensor, wanted in {"token_ids": [tokens], "aux": [tokens, 3 * width], "last": [tokens, width]}.items():
+            if (found := shard.shape(tensor)) != wanted:
+                raise ArtifactError(
+                    f"{shard.path}: {tensor} has shape {found}; {INDEX_NAME} and {MANIFEST} (hidden size {width}) need {wanted}: delete the folder and run extract again"
+                )

@@ -1,0 +1,131 @@
+"""What training sees: every dataset's rows, the held-out ones apart, packed anew in each epoch by a seeded shuffle."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from pipeline.artifacts import read_model
+from pipeline.errors import ArtifactError, InputError
+from pipeline.schema.hidden import Manifest, Stamp
+from pipeline.shards import HiddenRow, HiddenStates
+
+
+@dataclass(frozen=True, slots=True)
+class RowRef:
+    """One conversation, unread."""
+
+    dataset: str
+    number: int
+    id: str
+    length: int
+    prompt_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """All rows of all datasets, and what they have in common."""
+
+    manifest: Manifest
+    states: dict[str, HiddenStates]
+    stamps: dict[str, Stamp]
+    training: list[RowRef]
+    heldout: list[RowRef]
+
+    def read(self, refs: Sequence[RowRef]) -> list[HiddenRow]:
+        """Read rows from the shards."""
+        return [self.states[ref.dataset][ref.number] for ref in refs]
+
+
+def open_corpus(stamps: Path, hidden: dict[str, Path], names: list[str], target_sha256: str, heldout: float) -> Corpus:
+    """Open every dataset and check that their states belong together and to this target.
+
+    Raises:
+        ArtifactError: a stamp is missing or left over, or states are of different targets, layers or widths.
+        InputError: there is nothing to train on.
+
+    """
+    found = {path.stem for path in stamps.glob("*.json")}
+    if found != set(names):
+        raise ArtifactError(
+            f"{stamps}: has stamps of {sorted(found)}; params.yaml names {sorted(names)}: "
+            f"missing {sorted(set(names) - found)} (run `dvc repro`), left over {sorted(found - set(names))} (run `python -m pipeline compose`)"
+        )
+    read_stamps = {name: read_model(stamps / f"{name}.json", Stamp) for name in sorted(names)}
+    states = {name: HiddenStates(hidden[name]) for name in sorted(names)}
+    for name, dataset in states.items():
+        if len(dataset) != read_stamps[name].rows:
+            raise ArtifactError(
+                f"{hidden[name]}: has {len(dataset)} rows; its stamp {stamps / name}.json says {read_stamps[name].rows}: run `dvc repro extract@{name}`"
+            )
+    manifest = _common(states, target_sha256)
+    refs = [
+        RowRef(name, number, row.id, row.length, row.prompt_length)
+        for name, dataset in states.items()
+        for number, row in enumerate(dataset.index)
+        if row.length > max(row.prompt_length, 1)
+    ]
+    if not refs:
+        raise InputError(
+            f"no row to train on in {sorted(names)}: all were left out or none was accepted; read build/<dataset>/audit/summary.json and the stamps in {stamps}"
+        )
+    kept = _heldout(refs, heldout)
+    return Corpus(manifest, states, read_stamps, [ref for ref in refs if ref not in kept], [ref for ref in refs if ref in kept])
+
+
+def _common(states: dict[str, HiddenStates], target_sha256: str) -> Manifest:
+    """Check that all manifests say the same but for the stored dtype, and that the target is this build's."""
+    first, *others = states.items()
+    for name, dataset in others:
+        for field in Manifest.model_fields:
+            mine, theirs = getattr(first[1].manifest, field), getattr(dataset.manifest, field)
+            if field != "dtype" and mine != theirs:
+                raise ArtifactError(f"hidden states of {first[0]} and {name} differ in {field}: {mine} and {theirs}; run `dvc repro extract`")
+    manifest = first[1].manifest
+    if manifest.target_sha256 != target_sha256:
+        raise ArtifactError(f"hidden states are of target {manifest.target_sha256[:16]}; the weights at hand are {target_sha256[:16]}: run `dvc repro extract`")
+    return manifest
+
+
+def _heldout(refs: list[RowRef], share: float) -> set[RowRef]:
+    """Pick rows by a hash of their names, so that a row stays on its side when others come or go."""
+    count = min(round(len(refs) * share), len(refs) - 1)
+    if share and not count and len(refs) > 1:
+        count = 1
+    ranked = sorted(refs, key=lambda ref: hashlib.sha256(f"{ref.dataset}\0{ref.id}".encode()).digest())
+    return set(ranked[:count])
+
+
+def count_supervised(corpus: Corpus) -> torch.Tensor:
+    """How often each token is supervised in the training rows: int64 [vocab]."""
+    counts = torch.zeros(corpus.manifest.vocab_size, dtype=torch.int64)
+    for ref in corpus.training:
+        written = corpus.states[ref.dataset].token_ids(ref.number)[ref.prompt_length :]
+        counts += torch.bincount(written, minlength=len(counts))
+    return counts
+
+
+def packs_of_epoch(rows: Sequence[RowRef], tokens: int, seed: int, epoch: int) -> list[list[RowRef]]:
+    """One epoch: rows shuffled by (seed, epoch), then laid into packs of at most ``tokens``; a longer row is a pack alone."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    order: list[int] = torch.randperm(len(rows), generator=generator).tolist()
+    return pack([rows[number] for number in order], tokens)
+
+
+def pack(rows: Sequence[RowRef], tokens: int) -> list[list[RowRef]]:
+    """Lay rows into packs in order: each goes into the first open pack with room; the fullest of eight open packs closes to make place."""
+    done: list[list[RowRef]] = []
+    open_packs: list[tuple[int, list[RowRef]]] = []
+    for row in rows:
+        for place, (used, members) in enumerate(open_packs):
+            if used + row.length <= tokens:
+                open_packs[place] = (used + row.length, [*members, row])
+                break
+        else:
+            if len(open_packs) == 8:  # more look for a fit among more, and mix the order less
+                fullest = max(range(8), key=lambda place: open_packs[place][0])
+                done.append(open_packs.pop(fullest)[1])
+            open_packs.append((row.length, [row]))
+    return done + [members for _, members in open_packs]

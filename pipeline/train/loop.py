@@ -1,0 +1,124 @@
+"""The training loop: packs to steps, steps to weights; everything that a resumed run needs is in one `State`."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from pipeline.eagle3.drafter import Drafter
+from pipeline.eagle3.losses import Teacher, head_loss
+from pipeline.eagle3.unroll import Pack, Plan, pack_rows, plan_to, plan_unroll, unroll
+from pipeline.models import Ends
+from pipeline.train.config import TrainSection
+from pipeline.train.data import Corpus, RowRef, packs_of_epoch
+
+Item = TypeVar("Item")
+
+
+def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
+    """Rate of a step (from 0): linear up over the first ``warmup`` share, then a cosine down to zero."""
+    rising = max(1, round(steps * warmup))
+    if step < rising:
+        return peak * (step + 1) / rising
+    return peak * 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+
+
+def schedule(corpus: Corpus, settings: TrainSection) -> list[list[list[list[RowRef]]]]:
+    """Epochs, of optimizer steps, of packs, of rows."""
+    epochs = []
+    for epoch in range(settings.epochs):
+        packs = packs_of_epoch(corpus.training, settings.tokens_per_batch, settings.seed, epoch)
+        epochs.append([packs[start : start + settings.accumulate] for start in range(0, len(packs), settings.accumulate)])
+    return epochs
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What one optimizer step did."""
+
+    loss: float
+    grad_norm: float
+    accuracy: list[float]
+    """Share of supervised positions, by step of the unroll, where drafter and teacher agree on the likeliest draft token."""
+
+
+class Learner:
+    """A drafter, its teacher and its optimizer."""
+
+    def __init__(self, drafter: Drafter, ends: Ends, settings: TrainSection) -> None:
+        self.drafter, self.ends, self.settings = drafter, ends, settings
+        self.head_rows = ends.head[drafter.used]
+        self.full_head = None if settings.loss == "kl" else ends.head
+        self.optimizer = torch.optim.AdamW(drafter.parameters(), lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, foreach=False)
+        self.module: Callable[[Pack, Plan], tuple[torch.Tensor, torch.Tensor]] = self.pack_loss
+        """What a step calls for a pack; replaced by a wrapper when several processes train together."""
+
+    def teacher(self, pack: Pack, plan: Plan) -> Teacher:
+        """The target's distributions where the pack is supervised."""
+        last = pack.last.to(self.head_rows.device)[plan.teacher_rows].to(self.head_rows.dtype)
+        return Teacher(self.ends.teacher_hidden(last), self.head_rows, self.full_head)
+
+    def pack_loss(self, pack: Pack, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums over one pack's supervised positions: losses [steps], differentiable, and agreements int64 [steps]."""
+        drafter, settings = self.drafter, self.settings
+        device = drafter.fc.weight.device
+        teacher = self.teacher(pack, plan)
+        losses, correct = [], []
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=settings.dtype == "bfloat16"):
+            for supervised, hidden in zip(plan.supervised, unroll(drafter, pack.aux.to(device), plan), strict=True):
+                part = head_loss(drafter.norm(hidden[supervised.queries]), drafter.lm_head.weight, teacher, supervised.teacher, settings.loss)
+                losses.append(part.loss + hidden.sum() * 0)  # so that a pack without supervision still has gradients: zeros
+                correct.append(part.correct)
+        return torch.stack(losses), torch.stack(correct)
+
+    def step(self, packs: Sequence[Pack], rate: float, total: Callable[[torch.Tensor], torch.Tensor], processes: int) -> StepResult:
+        """One optimizer step over some packs. ``total`` sums a tensor over all processes, of which there are ``processes``."""
+        settings = self.settings
+        device = self.drafter.fc.weight.device
+        plans = [plan_to(plan_unroll(pack, settings.ttt_steps), device) for pack in packs]
+        counted = torch.tensor([[len(s.queries) for s in plan.supervised] for plan in plans] or [[0] * settings.ttt_steps], device=device).sum(0)
+        counts = total(counted).clamp(min=1)
+        weights = settings.step_decay ** torch.arange(settings.ttt_steps, device=device) / counts
+        sums = torch.zeros(2, settings.ttt_steps, device=device, dtype=torch.float64)
+        self.optimizer.zero_grad(set_to_none=True)
+        for pack, plan in zip(packs, plans, strict=True):
+            losses, correct = self.module(pack, plan)
+            ((losses * weights).sum() * processes).backward()  # gradients are averaged over processes
+            sums += torch.stack([losses.detach().double(), correct.double()])
+        norm = nn.utils.clip_grad_norm_(self.drafter.parameters(), settings.clip, foreach=False)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        losses, correct = total(sums)
+        return StepResult(float((losses * weights).sum()), float(norm), (correct / counts).tolist())
+
+
+def prefetched(items: Sequence[Item], load: Callable[[Item], Any]) -> Iterator[Any]:
+    """Load one item ahead, in the background."""
+    with ThreadPoolExecutor(1, thread_name_prefix="loader") as pool:
+        waiting = None
+        for item in items:
+            ahead = pool.submit(load, item)
+            if waiting is not None:
+                yield waiting.result()
+            waiting = ahead
+        if waiting is not None:
+            yield waiting.result()
+
+
+def load_packs(corpus: Corpus, packs: Sequence[Sequence[RowRef]]) -> list[Pack]:
+    """Read the packs of one step."""
+    return [pack_rows(corpus.read(refs)) for refs in packs]
+
+
+@dataclass(slots=True)
+class Best:
+    """The best checkpoint so far, by held-out estimate."""
+
+    estimate: float = -1.0
+    step: int = 0
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)

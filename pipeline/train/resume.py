@@ -1,0 +1,66 @@
+"""Everything that a killed training run needs to go on as if nothing had happened, in one file that is replaced whole."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import orjson
+import torch
+
+from pipeline.artifacts import to_json
+from pipeline.tensors import TensorFile, load_tensors, save_tensors
+from pipeline.train.loop import Best, Learner
+
+_STATE = "state.safetensors"
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class Progress:
+    """Steps done, the log's rows and the best checkpoint; saved beside the out, since DVC deletes outs before a rerun.
+
+    Random numbers are drawn from (seed, epoch) alone, so the number of steps is all the random state there is.
+    """
+
+    def __init__(self, checkpoint: Path, key: str) -> None:
+        self._folder = checkpoint.with_name(f".{checkpoint.name}.partial")
+        self._key = key
+        self.step = 0
+        self.rows: list[dict[str, Any]] = []
+        self.best = Best()
+
+    def save(self, learner: Learner) -> None:
+        """Write weights, moments, the best weights, and where we are."""
+        tensors = {f"weights.{name}": tensor for name, tensor in learner.drafter.state_dict().items()}
+        for name, parameter in learner.drafter.named_parameters():
+            state = learner.optimizer.state[parameter]
+            tensors |= {f"{moment}.{name}": state[moment] for moment in _MOMENTS}
+        tensors |= {f"best.{name}": tensor for name, tensor in self.best.tensors.items()}
+        facts = {"key": self._key, "step": self.step, "rows": self.rows, "best": {"estimate": self.best.estimate, "step": self.best.step}}
+        self._folder.mkdir(parents=True, exist_ok=True)
+        save_tensors(self._folder / _STATE, tensors, {"state": to_json(facts).decode()})
+
+    def restore(self, learner: Learner) -> bool:
+        """Take up a saved run of the same data, weights and settings; tell whether there was one."""
+        path = self._folder / _STATE
+        if not path.is_file():
+            return False
+        facts = orjson.loads(TensorFile(path).metadata["state"])
+        if facts["key"] != self._key:
+            self.clear()
+            return False
+        tensors = load_tensors(path)
+        learner.drafter.load_state_dict(_under("weights.", tensors))
+        for name, parameter in learner.drafter.named_parameters():
+            moments = {moment: tensors[f"{moment}.{name}"].to(parameter.device) for moment in _MOMENTS}
+            learner.optimizer.state[parameter] = {"step": torch.tensor(float(facts["step"])), **moments}
+        self.step, self.rows = facts["step"], facts["rows"]
+        self.best = Best(facts["best"]["estimate"], facts["best"]["step"], _under("best.", tensors))
+        return True
+
+    def clear(self) -> None:
+        """Remove what was saved."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

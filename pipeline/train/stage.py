@@ -1,0 +1,166 @@
+"""Hidden states to a drafter: EAGLE-3 with training-time test; the checkpoint with the best held-out acceptance estimate is kept."""
+
+import csv
+import hashlib
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pipeline.artifacts import read_model, to_json, write_text
+from pipeline.eagle3.checkpoint import save_drafter
+from pipeline.eagle3.config import DrafterConfig
+from pipeline.eagle3.drafter import Drafter, initialize
+from pipeline.eagle3.estimate import Judged, estimate
+from pipeline.eagle3.losses import full_argmax
+from pipeline.eagle3.unroll import pack_rows
+from pipeline.eagle3.vocabulary import choose_vocabulary
+from pipeline.errors import ArtifactError
+from pipeline.models import Ends, open_ends, use_threads
+from pipeline.schema.target import TargetRecord
+from pipeline.section import Section
+from pipeline.train.config import TrainSection
+from pipeline.train.data import Corpus, count_supervised, open_corpus, pack
+from pipeline.train.loop import Best, Learner, StepResult, learning_rate, load_packs, prefetched, schedule
+from pipeline.train.resume import Progress
+
+
+class Config(Section):
+    """Slice of the config that this stage reads."""
+
+    train: TrainSection
+    names: list[str]
+    """Datasets of the build."""
+
+
+def run(config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, model: Path, checkpoint: Path, log: Path) -> None:
+    """Train a drafter and write its best checkpoint and the log.
+
+    Raises:
+        ArtifactError: hidden states that are not of this target, or not of these datasets.
+        InputError: nothing to train on.
+
+    """
+    settings = config.train
+    use_threads(settings.threads)
+    torch.use_deterministic_algorithms(True, warn_only=settings.device != "cpu")
+    ends = open_ends(model)
+    corpus = open_corpus(stamps, hidden, config.names, ends.source.sha256, settings.heldout)
+    if (width := ends.embedding.shape[1]) != corpus.manifest.hidden_size:
+        raise ArtifactError(
+            f"{model}: hidden size {width}; the hidden states have {corpus.manifest.hidden_size}: they are of another target, run `dvc repro extract`"
+        )
+    shape = drafter_config(settings, ends, corpus, read_model(record, TargetRecord).name)
+    counts = count_supervised(corpus)
+    used = choose_vocabulary(counts, settings.draft_vocab_size)
+    print(
+        f"train: {len(corpus.training)} rows, {len(corpus.heldout)} held out; the draft vocabulary covers {counts[used].sum() / counts.sum():.2%} of supervised tokens",
+        flush=True,
+    )
+    drafter = Drafter(shape, ends.embedding, used)
+    initialize(drafter, ends.head[used], settings.seed)
+    learner = Learner(drafter, ends, settings)
+    progress = Progress(checkpoint, _key(settings, corpus))
+    if progress.restore(learner):
+        print(f"train: continues after step {progress.step}", flush=True)
+    _train(learner, corpus, progress)
+    save_drafter(checkpoint, shape, progress.best.tensors)
+    write_text(log, _csv(progress.rows))
+    progress.clear()
+
+
+def _train(learner: Learner, corpus: Corpus, progress: Progress) -> None:
+    """Go through the schedule from where ``progress`` stands."""
+    settings = learner.settings
+    epochs = schedule(corpus, settings)
+    steps = sum(map(len, epochs))
+    judged = judge(corpus, learner.ends, settings) if corpus.heldout else []
+    begin = 0
+    for number, epoch in enumerate(epochs, 1):
+        todo = epoch[max(0, progress.step - begin) :]
+        begin += len(epoch)
+        for packs in prefetched(todo, lambda group: load_packs(corpus, group)):
+            rate = learning_rate(progress.step, steps, settings.lr, settings.warmup)
+            result = learner.step(packs, rate, lambda counted: counted, 1)
+            progress.step += 1
+            progress.rows.append(_row(progress.step, number, rate, result))
+            if progress.step % settings.save_every == 0 and progress.step < begin:
+                progress.save(learner)
+        if todo:
+            _end_epoch(learner, judged, progress, f"epoch {number} of {settings.epochs}, step {progress.step} of {steps}")
+
+
+def _end_epoch(learner: Learner, judged: list[Judged], progress: Progress, where: str) -> None:
+    """Measure on the held-out rows, keep the weights when they are the best so far, save."""
+    row = progress.rows[-1]
+    measured = estimate(learner.drafter, judged, learner.settings.ttt_steps).length if judged else None
+    row["heldout_acceptance"] = measured
+    if measured is None or measured > progress.best.estimate:
+        weights = {name: tensor.detach().cpu().clone() for name, tensor in learner.drafter.state_dict().items()}
+        progress.best = Best(-1.0 if measured is None else measured, progress.step, weights)
+    progress.save(learner)
+    shown = "" if measured is None else f", held-out acceptance {measured:.3f}"
+    print(f"train: {where}: loss {row['loss']:.4f}, accuracy {row['accuracy_0']:.3f}{shown}", flush=True)
+
+
+def judge(corpus: Corpus, ends: Ends, settings: TrainSection) -> list[Judged]:
+    """Held-out packs with the target's own choices over its whole vocabulary."""
+    judged = []
+    for refs in pack(corpus.heldout, settings.tokens_per_batch):
+        laid = pack_rows(corpus.read(refs))
+        following = torch.cat([laid.loss_mask[1:], torch.zeros(1, dtype=torch.bool)]) | laid.loss_mask
+        choices = torch.zeros(len(laid.token_ids), dtype=torch.int64)
+        choices[following] = full_argmax(ends.teacher_hidden(laid.last[following].to(ends.head.dtype)), ends.head)
+        judged.append(Judged(laid, choices))
+    return judged
+
+
+def drafter_config(settings: TrainSection, ends: Ends, corpus: Corpus, target: str) -> DrafterConfig:
+    """Shape of the drafter: the target's, but for what the settings say."""
+    text = ends.config
+    heads = settings.num_heads or int(text.num_attention_heads)
+    width = int(text.hidden_size)
+    plain = getattr(text, "kv_lora_rank", None) is None and settings.num_heads is None
+    head_dim = (getattr(text, "head_dim", None) if plain else None) or width // heads
+    rope = dict(text.rope_parameters)
+    return DrafterConfig(
+        hidden_size=width,
+        intermediate_size=settings.intermediate_size or int(text.intermediate_size),
+        num_heads=heads,
+        num_kv_heads=settings.num_kv_heads or (int(text.num_key_value_heads) if plain else heads),
+        head_dim=int(head_dim),
+        vocab_size=corpus.manifest.vocab_size,
+        draft_vocab_size=settings.draft_vocab_size,
+        rms_norm_eps=float(text.rms_norm_eps),
+        rope_parameters=rope,
+        max_position_embeddings=int(text.max_position_embeddings),
+        layer_ids=corpus.manifest.layer_ids,
+        target_layers=corpus.manifest.num_layers,
+        target_sha256=corpus.manifest.target_sha256,
+        target_name=target,
+        target_architectures=ends.architectures,
+        trained_on={name: stamp.sha256 for name, stamp in corpus.stamps.items()},
+        training=settings.model_dump(mode="json"),
+    )
+
+
+def _key(settings: TrainSection, corpus: Corpus) -> str:
+    """Digest of everything that decides the weights."""
+    return hashlib.sha256(
+        to_json([settings.model_dump(mode="json"), {n: s.sha256 for n, s in corpus.stamps.items()}, corpus.manifest.target_sha256])
+    ).hexdigest()
+
+
+def _row(step: int, epoch: int, rate: float, result: StepResult) -> dict[str, Any]:
+    accuracy = {f"accuracy_{number}": value for number, value in enumerate(result.accuracy)}
+    return {"step": step, "epoch": epoch, "loss": result.loss, "lr": rate, "grad_norm": result.grad_norm, **accuracy, "heldout_acceptance": None}
+
+
+def _csv(rows: list[dict[str, Any]]) -> str:
+    """Log as CSV; six digits, empty where nothing was measured."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()} for row in rows)
+    return out.getvalue()

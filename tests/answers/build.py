@@ -1,0 +1,46 @@
+"""Bodies and jobs for tests."""
+
+from typing import Any
+
+from pipeline.answers.habits import Habits, Seen, learn
+from pipeline.answers.lines import Job
+from pipeline.answers.rows import Row, RowMaker
+
+CLOSE, END, TOOLS, TOOLS_END, CALL, ARGS, CALL_END = 163607, 163586, 163595, 163596, 163597, 163598, 163599
+
+
+def body(
+    reasoning: str | None = None,
+    content: str | None = None,
+    calls: list[dict[str, Any]] | None = None,
+    *,
+    finish: str | None = "stop",
+    billed: int | None = None,
+    **choice: Any,
+) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": content, "reasoning": reasoning}
+    if calls is not None:
+        message["tool_calls"] = calls
+    result: dict[str, Any] = {"provider": "P", "choices": [{"index": 0, "message": message, "finish_reason": finish, **choice}]}
+    if billed is not None:
+        result["usage"] = {"prompt_tokens": 10, "completion_tokens": billed, "total_tokens": 10 + billed}
+    return result
+
+
+def call(name: str, arguments: Any, call_id: str | None) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def rows_of(maker: RowMaker, *bodies: Any) -> list[Row]:
+    """Rows of a file that holds these bodies: habits learned first, as the stage does."""
+    jobs = [Job(f"r{number}", value) for number, value in enumerate(bodies)]
+    seen: dict[str | None, Seen] = {}
+    for job in jobs:
+        maker.observe(job, seen, 256)
+    habits: dict[str | None, Habits] = learn(seen)
+    return [row for job in jobs for row in maker.rows(job, habits)]
+
+
+def codes(row: Row) -> set[str]:
+    """Every code that a row carries, as reason or as note."""
+    return {*(row.reason or "").split(", "), *(note.split()[0].rstrip(":") for note in row.notes if note)} - {""}

@@ -1,0 +1,82 @@
+"""A place to run the stage: a dataset's folder, a ledger of its own, and a server that follows a script."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.generate import ledger
+from pipeline.generate.stage import Config, run
+from tests.generate.chat_server import ChatServer
+
+
+@dataclass
+class Bench:
+    """Runs the stage against a server, as the build would."""
+
+    folder: Path
+    server: ChatServer
+    provider: dict[str, Any] = field(default_factory=dict)
+    sampling: dict[str, Any] = field(default_factory=dict)
+    dataset_budget: dict[str, Any] = field(default_factory=dict)
+    budget: dict[str, Any] = field(default_factory=dict)
+    send_tools: bool = False
+    dataset: str = "some"
+
+    def config(self) -> Config:
+        retry = {"base": 0.01, "max_wait": 0.05, **self.provider.get("retry", {})}
+        provider = {"kind": "openrouter", "base_url": self.server.url, "model": "m", "concurrency": 4, **self.provider, "retry": retry}
+        sampling = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 100, "seed": 0, **self.sampling}
+        return Config.model_validate(
+            {"sampling": sampling, "send_tools": self.send_tools, "dataset_budget": self.dataset_budget, "budget": self.budget, "provider": provider}
+        )
+
+    @property
+    def build(self) -> Path:
+        return self.folder / "build" / self.dataset
+
+    def ask(self, *texts: str) -> list[dict[str, Any]]:
+        """Write prompts, run the stage, give the rows."""
+        self.write(*texts)
+        return self.run()
+
+    def write(self, *texts: str) -> None:
+        self.build.mkdir(parents=True, exist_ok=True)
+        rows = [{"id": f"p{number}", "messages": [{"role": "user", "content": text}], "tools": None} for number, text in enumerate(texts)]
+        (self.build / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def run(self) -> list[dict[str, Any]]:
+        nowhere = self.folder / "none"
+        run(
+            self.config(),
+            prompts=self.build / "prompts.jsonl",
+            record=nowhere,
+            model=nowhere,
+            responses=self.build / "responses.jsonl",
+            summary=self.build / "generate.json",
+        )
+        return self.rows()
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.build / "responses.jsonl").read_bytes().split(b"\n") if line]
+
+    def summary(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.build / "generate.json").read_text())
+        return found
+
+    def attempts(self) -> list[dict[str, Any]]:
+        """Every row of the ledger's attempts."""
+        with ledger.opened(self.folder / "store") as db:
+            cursor = db.execute("SELECT * FROM attempts ORDER BY id")
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setenv("AERIE_STORE", str(tmp_path / "store"))
+    with ChatServer() as server:
+        yield Bench(tmp_path, server)

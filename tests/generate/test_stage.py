@@ -1,0 +1,50 @@
+"""The stage as a whole, over real HTTP, against a real ledger."""
+
+import pytest
+
+from pipeline.errors import BudgetError, ProviderError
+from tests.generate.chat_server import good
+from tests.generate.conftest import Bench
+
+
+def test_every_prompt_gets_a_row_in_prompt_order(bench: Bench) -> None:
+    bench.server.script = lambda text, nth: good(f"answer to {text}", delay=0.05 if text == "a" else 0)
+    rows = bench.ask("a", "b", "c")
+    assert [row["id"] for row in rows] == ["p0", "p1", "p2"]
+    assert [row["response"]["choices"][0]["message"]["content"] for row in rows] == ["answer to a", "answer to b", "answer to c"]
+    assert all(row["error"] is None and row["policy"] is None and row["attempts"] == 1 and row["cost_usd"] == 0.00002 for row in rows)
+
+
+def test_a_second_run_sends_nothing_and_changes_nothing(bench: Bench) -> None:
+    bench.ask("a", "b")
+    before = {path.name: path.read_bytes() for path in bench.build.iterdir()}
+    bench.run()
+    assert len(bench.server.asked) == 2
+    assert {path.name: path.read_bytes() for path in bench.build.iterdir()} == before
+
+
+def test_an_added_prompt_costs_one_request(bench: Bench) -> None:
+    bench.ask("a", "b")
+    bench.ask("a", "new", "b")
+    assert sorted(bench.server.asked) == ["a", "b", "new"]
+
+
+def test_budget_stops_before_it_is_passed(bench: Bench) -> None:
+    bench.dataset_budget = {"completion_tokens": 120}  # one worst case of 100 fits; five are used; so one more fits, and so on until 20 are left
+    rows = bench.ask(*"abcdefgh")
+    assert sum(row["error"] is None for row in rows) == 5
+    assert bench.summary()["not_asked"] == 3
+
+
+def test_budget_can_fail_the_build(bench: Bench) -> None:
+    bench.dataset_budget = {"usd": 0.0, "on_exhausted": "fail"}
+    with pytest.raises(BudgetError, match=r"dataset budget\.usd 0"):
+        bench.ask("a")
+    assert bench.server.asked == []
+    assert bench.rows()[0]["error"]["kind"] == "not_asked"
+
+
+def test_a_refused_policy_names_each_endpoint_and_why(bench: Bench) -> None:
+    bench.provider = {"deny": ["Alpha"]}
+    with pytest.raises(ProviderError, match=r"Alpha \(alpha\): in provider.deny"):
+        bench.ask("a")
