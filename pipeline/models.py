@@ -108,13 +108,17 @@ class Target:
             if isinstance(module, nn.ModuleList) and len(module) == self.num_layers:
                 return list(module)
         children = [name for name, _ in self.decoder.named_children()]
-        raise InputError(f"{self.source.name}: no list of {self.num_layers} layers in {type(self.decoder).__name__}; it has {children}: this architecture is not supported")
+        raise InputError(
+            f"{self.source.name}: no list of {self.num_layers} layers in {type(self.decoder).__name__}; it has {children}: this architecture is not supported"
+        )
 
     def _norm(self) -> nn.Module:
         for name in _NORMS:
             if isinstance(module := getattr(self.decoder, name, None), nn.Module):
                 return module
-        raise InputError(f"{self.source.name}: no final norm in {type(self.decoder).__name__} (looked for {', '.join(_NORMS)}): this architecture is not supported")
+        raise InputError(
+            f"{self.source.name}: no final norm in {type(self.decoder).__name__} (looked for {', '.join(_NORMS)}): this architecture is not supported"
+        )
 
 
 def open_model(folder: Path, *, dtype: str, device: str, attention: str = "sdpa") -> Target:
@@ -129,7 +133,12 @@ def open_model(folder: Path, *, dtype: str, device: str, attention: str = "sdpa"
     source = find_source(folder)
     try:
         model = AutoModelForCausalLM.from_pretrained(
-            source.name, dtype=DTYPES[dtype], attn_implementation=attention, use_safetensors=True, device_map=device if device == "auto" else None, **source.options()
+            source.name,
+            dtype=DTYPES[dtype],
+            attn_implementation=attention,
+            use_safetensors=True,
+            device_map=device if device == "auto" else None,
+            **source.options(),
         )
     except (OSError, ValueError, ImportError) as error:
         raise ArtifactError(f"{source.name}: transformers cannot load this model: {error}") from error
@@ -186,6 +195,8 @@ class Ends:
     """Final norm, with its weights."""
     config: Any
     """Transformers config of the text model."""
+    architectures: list[str]
+    """As the checkpoint's own config names them."""
     source: Source
 
     def teacher_hidden(self, last: torch.Tensor) -> torch.Tensor:
@@ -225,7 +236,7 @@ def open_ends(folder: Path, *, dtype: torch.dtype = torch.float32) -> Ends:
     tied = bool(getattr(shape.config, "tie_word_embeddings", False))
     embedding = _read(where, embedding_name, source).to(dtype)
     head = embedding if tied else _read(where, f"{names[id(shape.head)]}.weight", source).to(dtype)
-    return Ends(embedding, head, norm, shape.config, source)
+    return Ends(embedding, head, norm, shape.config, list(config.architectures or []), source)
 
 
 def _tensor_files(source: Source, locate: Any) -> dict[str, Path]:

@@ -79,15 +79,27 @@ def assemble(pieces: Iterable[Piece], encode: "Encoder") -> Built:
 
 
 class Encoder:
-    """Encodes the texts of one answer; a text that several readings share is encoded once."""
+    """Encodes the texts of one answer; a text that several readings share is scanned and encoded once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._encode = tokenizer.encode_flat
+        self._tokenizer = tokenizer
         self._known: dict[str, bytes] = {}
+        self._marked: dict[str, bool] = {}
+
+    def know(self, text: str, ids: Sequence[int]) -> None:
+        """Take ids that are known otherwise as those of a text."""
+        self._known[text] = pack(ids)
+
+    def marked(self, text: str) -> bool:
+        """Whether the text could spell out a special token or a look-alike: a cheap test, never wrong with False."""
+        marked = self._marked.get(text)
+        if marked is None:
+            marked = self._marked[text] = self._tokenizer.may_spell_special(text)
+        return marked
 
     def __call__(self, text: str) -> bytes:
         """Ids of an ordinary text, as bytes."""
         known = self._known.get(text)
         if known is None:
-            known = self._known[text] = self._encode(text)
+            known = self._known[text] = self._tokenizer.encode_flat(text, plain=not self.marked(text))
         return known

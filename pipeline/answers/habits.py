@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 SEAMS = ("reasoning_start", "reasoning_end", "content_start", "content_end")
 """Ends of the text fields, where servers strip white space."""
 
-MIN_ROWS = 16
-"""Rows of a provider from which the absence of white space says something."""
+MIN_RATE = 0.005
+"""A seam on which the model puts white space more rarely than this is taken for one on which it puts none."""
 
-MIN_EXPECTED = 1.0
-"""A provider strips a seam when it shows none where this many of its rows should have shown some."""
+MIN_EXPECTED = 0.1
+"""A provider that shows none at a seam is taken to strip it when so many of its rows should have shown some: rather a row too few than a wrong one."""
+
+MIN_ROWS, MIN_VERIFIED = 4, 20
+"""A provider is judged from so many rows of its own, or when so many rows of others are known from ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,8 @@ def learn(seen: dict[str | None, Seen]) -> dict[str | None, Habits]:
             if name != provider:
                 others.add(counts)
         may_strip = frozenset(seam for seam in SEAMS if not own.shown[seam])
-        strips = frozenset(seam for seam in may_strip if own.rows >= MIN_ROWS and own.rows * _rate(own, others, seam) >= MIN_EXPECTED)
+        judged = own.rows >= MIN_ROWS or others.verified >= MIN_VERIFIED
+        strips = frozenset(seam for seam in may_strip if judged and _rate(own, others, seam) >= max(MIN_RATE, MIN_EXPECTED / max(1, own.rows)))
         habits[provider] = Habits(bills_end(own), may_strip, strips)
     return habits
 

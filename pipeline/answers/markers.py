@@ -45,7 +45,6 @@ class Markers:
         self._role_of = {text: role for role, (text, _) in self.roles.items()}
         self.named = _alternation(list(record.special_tokens))
         self._tools = _alternation([text for role, (text, _) in self.roles.items() if role.startswith(("tools_", "call_"))])
-        self._stems = sorted({"<|" if text.startswith("<|") else "<｜" if text.startswith("<｜") else text for text in record.special_tokens} | {"<|", "<｜"})
 
     def text(self, role: str) -> str | None:
         """Text of the special token that plays a role, or None."""
@@ -60,10 +59,6 @@ class Markers:
         """The special token of a role, placed by id."""
         text, token = self.roles[role]
         return Piece(kind or role, token, text)
-
-    def may_hold(self, text: str) -> bool:
-        """Whether the text could hold a special token or a look-alike: a cheap test that is never wrong with False."""
-        return any(stem in text for stem in self._stems)
 
     def literals(self, text: str) -> bool:
         """Whether a special token of this target is spelled out."""

@@ -9,8 +9,9 @@ from pipeline.answers.assemble import Built, Span, pack, unpack
 from pipeline.answers.emitted import as_ids, impossible
 from pipeline.answers.formats import Thinking, thinking_after
 from pipeline.answers.habits import Habits, Seen
-from pipeline.answers.ladder import Outcome, Rebuilder
+from pipeline.answers.ladder import Rebuilder
 from pipeline.answers.lines import Job
+from pipeline.answers.outcome import Outcome
 from pipeline.answers.parse import parse_body
 from pipeline.answers.seams import shown
 from pipeline.errors import InputError

@@ -1,14 +1,17 @@
 """What every check may know besides the rows: the target, its vocabulary as tables, and the dataset's expectations."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.audit.config import ExpectSection
+from pipeline.audit.config import ExpectSection, TokenPrice
 from pipeline.audit.heldout import Heldout
 from pipeline.schema.target import TargetRecord
 from pipeline.tokens import Tokenizer
+
+TokenPrices = dict[str, list[TokenPrice]]
+"""By provider's name; one with several endpoints has several prices."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Context:
     """Whether an id stands for bytes of text; [vocab_size]."""
     heldout: Heldout | None = None
     """Evaluation prompts that must not be trained on, where they are given."""
+    prices: TokenPrices = field(default_factory=dict)
+    """What each provider's endpoints charge, where that is known."""
 
     def role(self, name: str) -> int | None:
         """Id of the token that plays a role, or None where the format has none."""
@@ -39,8 +44,9 @@ def make_context(
     allow: list[str] | None = None,
     deny: list[str] | None = None,
     heldout: Heldout | None = None,
+    prices: TokenPrices | None = None,
 ) -> Context:
     """Tabulate a target's vocabulary once; a few hundred milliseconds."""
     pieces = [tokenizer.token_bytes(token) for token in range(record.vocab_size)]
     ordinary = np.fromiter(map(bool, pieces), dtype=np.bool_, count=len(pieces))
-    return Context(record, tokenizer, expect or ExpectSection(), tuple(allow or ()), tuple(deny or ()), pieces, ordinary, heldout)
+    return Context(record, tokenizer, expect or ExpectSection(), tuple(allow or ()), tuple(deny or ()), pieces, ordinary, heldout, prices or {})

@@ -121,8 +121,10 @@ class _CausalDiagonal(torch.autograd.Function):
         return [(slopes * q).reshape(shared).sum(1), (weights[..., None].to(grad.dtype) * grad).reshape(shared).sum(1)]
 
 
-def causal_diagonal(q: torch.Tensor, k0: torch.Tensor, v0: torch.Tensor, diagonals: list[tuple[torch.Tensor, torch.Tensor]], blocks: list[Block], scale: float) -> torch.Tensor:
+def causal_diagonal(
+    q: torch.Tensor, k0: torch.Tensor, v0: torch.Tensor, diagonals: list[tuple[torch.Tensor, torch.Tensor]], blocks: list[Block], scale: float
+) -> torch.Tensor:
     """Attend from q [heads, queries, dim] to k0, v0 [kv_heads, keys, dim] and to each query's own (key, value) [kv_heads, queries, dim] of later steps."""
     flat = [part for pair in diagonals for part in pair]
-    attended: torch.Tensor = _CausalDiagonal.apply(q, k0, v0, blocks, scale, *flat)
+    attended: torch.Tensor = _CausalDiagonal.apply(q, k0, v0, blocks, scale, *flat)  # type: ignore[no-untyped-call]
     return attended

@@ -14,32 +14,32 @@ class DraftCache:
     """Keys and values [batch, kv_heads, slots, head_dim] and which slots count, bool [batch, slots]."""
 
     def __init__(self) -> None:
-        self.keys: torch.Tensor | None = None
-        self.values: torch.Tensor | None = None
-        self.valid: torch.Tensor | None = None
+        self._held: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
     @property
     def slots(self) -> int:
         """How many there are."""
-        return 0 if self.valid is None else self.valid.shape[1]
+        return 0 if self._held is None else self._held[2].shape[1]
 
-    def append(self, keys: torch.Tensor, values: torch.Tensor, valid: torch.Tensor) -> None:
-        """Add slots at the end."""
-        if self.keys is None or self.values is None or self.valid is None:
-            self.keys, self.values, self.valid = keys, values, valid
+    def append(self, keys: torch.Tensor, values: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Add slots at the end; give all keys, values and flags."""
+        if self._held is None:
+            self._held = keys, values, valid
         else:
-            self.keys, self.values = torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2)
-            self.valid = torch.cat([self.valid, valid], 1)
+            self._held = torch.cat([self._held[0], keys], 2), torch.cat([self._held[1], values], 2), torch.cat([self._held[2], valid], 1)
+        return self._held
 
     def crop(self, slots: int) -> None:
         """Drop all but the first ``slots``."""
-        if self.keys is not None and self.values is not None and self.valid is not None:
-            self.keys, self.values, self.valid = self.keys[:, :, :slots], self.values[:, :, :slots], self.valid[:, :slots]
+        if self._held is not None:
+            keys, values, valid = self._held
+            self._held = keys[:, :, :slots], values[:, :, :slots], valid[:, :slots]
 
     def keep_rows(self, rows: torch.Tensor) -> None:
         """Keep only some conversations, int64 [kept]."""
-        if self.keys is not None and self.values is not None and self.valid is not None:
-            self.keys, self.values, self.valid = self.keys[rows], self.values[rows], self.valid[rows]
+        if self._held is not None:
+            keys, values, valid = self._held
+            self._held = keys[rows], values[rows], valid[rows]
 
 
 def visible(valid: torch.Tensor, rows: int) -> torch.Tensor:
@@ -71,11 +71,10 @@ def extend(drafter: Drafter, cache: DraftCache, hidden: torch.Tensor, token_ids:
     layer = drafter.midlayer
     mixed = layer.mix(drafter.embed(token_ids), hidden)
     angles = drafter.angles(positions)
-    cache.append(*layer.keys_values(mixed, angles), valid)
-    assert cache.keys is not None and cache.values is not None and cache.valid is not None
-    mask = visible(cache.valid, token_ids.shape[1])
+    keys, values, counted = cache.append(*layer.keys_values(mixed, angles), valid)
+    mask = visible(counted, token_ids.shape[1])
     grouped = drafter.config.num_heads != drafter.config.num_kv_heads
-    attended = scaled_dot_product_attention(layer.queries(mixed, angles), cache.keys, cache.values, mask, scale=drafter.scale, enable_gqa=grouped)
+    attended = scaled_dot_product_attention(layer.queries(mixed, angles), keys, values, mask, scale=drafter.scale, enable_gqa=grouped)
     return layer.finish(hidden, attended)
 
 

@@ -45,7 +45,9 @@ def assemble(config: DrafterConfig, tensors: dict[str, torch.Tensor], embedding:
 
     """
     if embedding.shape != (config.vocab_size, config.hidden_size):
-        raise ArtifactError(f"{where}: needs a target embedding of {config.vocab_size} x {config.hidden_size}; the target's is {' x '.join(map(str, embedding.shape))}")
+        raise ArtifactError(
+            f"{where}: needs a target embedding of {config.vocab_size} x {config.hidden_size}; the target's is {' x '.join(map(str, embedding.shape))}"
+        )
     if missing := {"d2t", "t2d"} - tensors.keys():
         raise ArtifactError(f"{where}: lacks {sorted(missing)}: without the map, draft id i would be taken for token i")
     drafter = Drafter(config, embedding, vocabulary_of(tensors["d2t"], tensors["t2d"], where))

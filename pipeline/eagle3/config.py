@@ -2,6 +2,8 @@
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from pipeline.section import Section
 
 
@@ -29,6 +31,8 @@ class DrafterConfig(Section):
     target_layers: int
     target_sha256: str
     target_name: str
+    target_architectures: list[str] = Field(default_factory=list)
+    """As the target's own config names them; speculators' format repeats it."""
     trained_on: dict[str, str]
     """Dataset to the digest of its hidden states."""
     training: dict[str, Any]

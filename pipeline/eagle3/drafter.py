@@ -48,8 +48,8 @@ class Attention(nn.Module):
 
     def heads(self, projection: nn.Linear, mixed: torch.Tensor) -> torch.Tensor:
         """[batch, rows, 2 * hidden] to [batch, heads, rows, head_dim]."""
-        projected: torch.Tensor = projection(mixed)
-        return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+        split: torch.Tensor = projection(mixed).unflatten(-1, (-1, self.head_dim))
+        return split.transpose(1, 2)
 
 
 class Layer(nn.Module):
@@ -96,12 +96,13 @@ def _rotate(heads: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> t
 class Drafter(nn.Module):
     """Weights of a drafter. The embedding is the target's, shared and never trained or saved.
 
-    Buffers: `d2t` int64 [draft_vocab], offsets: draft id i is token i + d2t[i]; `t2d` bool [vocab]: may the drafter say this token.
+    Buffers: `used` int64 [draft_vocab], the token of each draft id; saved are `d2t` int64 [draft_vocab], offsets: draft id i is token i + d2t[i]; `t2d` bool [vocab]: may the drafter say this token.
     """
 
     d2t: torch.Tensor
     t2d: torch.Tensor
     embedding: torch.Tensor
+    used: torch.Tensor
 
     def __init__(self, config: DrafterConfig, embedding: torch.Tensor, used: torch.Tensor) -> None:
         from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding

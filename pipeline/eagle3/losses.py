@@ -88,7 +88,9 @@ class _HeadLoss(torch.autograd.Function):
     """Head and loss together. The gradients are computed in the forward pass, chunk by chunk, so that no logits are kept."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: torch.Tensor, head: torch.Tensor, teacher: Teacher, positions: torch.Tensor, kind: LossKind) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        ctx: Any, hidden: torch.Tensor, head: torch.Tensor, teacher: Teacher, positions: torch.Tensor, kind: LossKind
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         total, correct = hidden.new_zeros((), dtype=torch.float32), positions.new_zeros(())
         dhidden, dhead = torch.zeros_like(hidden), torch.zeros_like(head, dtype=torch.float32)
         cast = head.to(hidden.dtype)
@@ -127,4 +129,4 @@ def head_loss(hidden: torch.Tensor, head: torch.Tensor, teacher: Teacher, positi
         kind: which loss.
 
     """
-    return HeadLoss(*_HeadLoss.apply(hidden, head, teacher, positions, kind))
+    return HeadLoss(*_HeadLoss.apply(hidden, head, teacher, positions, kind))  # type: ignore[no-untyped-call]

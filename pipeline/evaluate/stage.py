@@ -76,7 +76,7 @@ def _questions(settings: EvaluateSection, digest: str | None, record: TargetReco
     if digest is not None and path.is_file() and (found := sha256_file(path)) != digest:
         raise InputError(f"{path}: has digest {found[:16]}, build/config.json says {digest[:16]}: it changed since; run `dvc repro`")
     renderer = PromptRenderer(record, open_tokenizer(record))
-    questions = []
+    questions: list[Question] = []
     for number, line in read_jsonl(path):
         if settings.limit is not None and len(questions) == settings.limit:
             break
@@ -188,7 +188,9 @@ def _summary(talks: list[Conversation]) -> dict[str, Any]:
     }
 
 
-def _report(settings: EvaluateSection, questions: list[Question], talks: list[Conversation], anchors: dict[str, float], offline: Estimate, bench: Bench) -> dict[str, Any]:
+def _report(
+    settings: EvaluateSection, questions: list[Question], talks: list[Conversation], anchors: dict[str, float], offline: Estimate, bench: Bench
+) -> dict[str, Any]:
     """Everything but times."""
     names = sorted({question.dataset for question in questions})
     by_name = {name: [talk for question, talk in zip(questions, talks, strict=True) if question.dataset == name] for name in names}

@@ -75,10 +75,7 @@ def states(target: Target, layer_ids: list[int], rows: list[torch.Tensor], *, pa
         else:
             _run_padded(target, rows)
     taken = [caught[number] for number in [*layer_ids, target.num_layers]]
-    if packed:
-        flat = [state[0] for state in taken]
-    else:
-        flat = [torch.cat([state[number, :length] for number, length in enumerate(lengths)]) for state in taken]
+    flat = [state[0] if packed else torch.cat([state[number, :length] for number, length in enumerate(lengths)]) for state in taken]
     if any(len(state) != sum(lengths) for state in flat):
         raise InputError(f"{target.source.name}: {sum(lengths)} token ids gave {[len(state) for state in flat]} hidden states: one a token is needed")
     device = flat[-1].device

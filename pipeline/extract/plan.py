@@ -55,7 +55,9 @@ def select(source: Path, table: Iterable[dict[str, Any]], config: ExtractSection
         ids = torch.tensor([*raw["prompt_ids"], *raw["completion_ids"]], dtype=torch.int32)
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
             place = int(((ids < 0) | (ids >= vocab_size)).nonzero()[0])
-            raise InputError(f"{source}: row {name!r}: token {place} is {int(ids[place])}; the target's vocabulary has {vocab_size} ids: these rows are another target's")
+            raise InputError(
+                f"{source}: row {name!r}: token {place} is {int(ids[place])}; the target's vocabulary has {vocab_size} ids: these rows are another target's"
+            )
         _take(selection, Row(name, ids, len(raw["prompt_ids"])), config)
     return selection
 

@@ -155,7 +155,8 @@ def provider_block(section: ProviderSection, admission: Admission) -> dict[str, 
     """
     block: dict[str, Any] = {
         "allow_fallbacks": True,
-        "require_parameters": True,
+        # endpoints that lack what decides sampling are left out already; a wish must not leave out those that cannot grant it
+        "require_parameters": not (section.evidence.token_ids or section.evidence.logprobs),
         "data_collection": section.data_collection,
         "quantizations": admitted_quantizations(section),
         "max_price": {"prompt": to_usd(admission.price.prompt * 10**6), "completion": to_usd(admission.price.completion * 10**6)},

@@ -46,18 +46,18 @@ class Pack:
 
 
 def pack(examples: Sequence[Example], live: Live, length: int) -> Iterator[Pack]:
-    """Fill rows of ``length`` tokens with whole examples, in order; an example longer than a row is cut."""
+    """Fill rows of ``length`` tokens with whole examples, in order; an example longer than that has a row of its own size."""
     group: list[Example] = []
     size = 0
     for example in examples:
-        cost = min(length, len(example.prompt) + len(example.answer) - 1)
-        if size + cost > length:
-            yield _row(group, live, length)
+        cost = len(example.prompt) + len(example.answer) - 1
+        if group and size + cost > length:
+            yield _row(group, live, max(length, size))
             group, size = [], 0
         group.append(example)
         size += cost
     if group:
-        yield _row(group, live, length)
+        yield _row(group, live, max(length, size))
 
 
 def _row(group: Sequence[Example], live: Live, length: int) -> Pack:
@@ -66,10 +66,9 @@ def _row(group: Sequence[Example], live: Live, length: int) -> Pack:
     owner.fill_(-1)
     start = 0
     for number, example in enumerate(group):
-        ids = (example.prompt + example.answer)[: length + 1]
-        rows = live.place[torch.tensor(ids)]
-        stop = start + len(ids) - 1
-        places[start:stop], positions[start:stop], owner[start:stop] = rows[:-1], torch.arange(len(ids) - 1), number
+        rows = live.place[torch.tensor(example.prompt + example.answer)]
+        stop = start + len(rows) - 1
+        places[start:stop], positions[start:stop], owner[start:stop] = rows[:-1], torch.arange(len(rows) - 1), number
         wanted = rows[1:].clone()
         wanted[: len(example.prompt) - 1] = -1
         labels[start:stop] = wanted

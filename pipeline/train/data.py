@@ -57,7 +57,9 @@ def open_corpus(stamps: Path, hidden: dict[str, Path], names: list[str], target_
     states = {name: HiddenStates(hidden[name]) for name in sorted(names)}
     for name, dataset in states.items():
         if len(dataset) != read_stamps[name].rows:
-            raise ArtifactError(f"{hidden[name]}: has {len(dataset)} rows; its stamp {stamps / name}.json says {read_stamps[name].rows}: run `dvc repro extract@{name}`")
+            raise ArtifactError(
+                f"{hidden[name]}: has {len(dataset)} rows; its stamp {stamps / name}.json says {read_stamps[name].rows}: run `dvc repro extract@{name}`"
+            )
     manifest = _common(states, target_sha256)
     refs = [
         RowRef(name, number, row.id, row.length, row.prompt_length)
@@ -66,7 +68,9 @@ def open_corpus(stamps: Path, hidden: dict[str, Path], names: list[str], target_
         if row.length > max(row.prompt_length, 1)
     ]
     if not refs:
-        raise InputError(f"no row to train on in {sorted(names)}: all were left out or none was accepted; read build/<dataset>/audit/summary.json and the stamps in {stamps}")
+        raise InputError(
+            f"no row to train on in {sorted(names)}: all were left out or none was accepted; read build/<dataset>/audit/summary.json and the stamps in {stamps}"
+        )
     kept = _heldout(refs, heldout)
     return Corpus(manifest, states, read_stamps, [ref for ref in refs if ref not in kept], [ref for ref in refs if ref in kept])
 

@@ -48,11 +48,16 @@ def run(config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, 
     ends = open_ends(model)
     corpus = open_corpus(stamps, hidden, config.names, ends.source.sha256, settings.heldout)
     if (width := ends.embedding.shape[1]) != corpus.manifest.hidden_size:
-        raise ArtifactError(f"{model}: hidden size {width}; the hidden states have {corpus.manifest.hidden_size}: they are of another target, run `dvc repro extract`")
+        raise ArtifactError(
+            f"{model}: hidden size {width}; the hidden states have {corpus.manifest.hidden_size}: they are of another target, run `dvc repro extract`"
+        )
     shape = drafter_config(settings, ends, corpus, read_model(record, TargetRecord).name)
     counts = count_supervised(corpus)
     used = choose_vocabulary(counts, settings.draft_vocab_size)
-    print(f"train: {len(corpus.training)} rows, {len(corpus.heldout)} held out; the draft vocabulary covers {counts[used].sum() / counts.sum():.2%} of supervised tokens", flush=True)
+    print(
+        f"train: {len(corpus.training)} rows, {len(corpus.heldout)} held out; the draft vocabulary covers {counts[used].sum() / counts.sum():.2%} of supervised tokens",
+        flush=True,
+    )
     drafter = Drafter(shape, ends.embedding, used)
     initialize(drafter, ends.head[used], settings.seed)
     learner = Learner(drafter, ends, settings)
@@ -134,6 +139,7 @@ def drafter_config(settings: TrainSection, ends: Ends, corpus: Corpus, target: s
         target_layers=corpus.manifest.num_layers,
         target_sha256=corpus.manifest.target_sha256,
         target_name=target,
+        target_architectures=ends.architectures,
         trained_on={name: stamp.sha256 for name, stamp in corpus.stamps.items()},
         training=settings.model_dump(mode="json"),
     )
@@ -141,7 +147,9 @@ def drafter_config(settings: TrainSection, ends: Ends, corpus: Corpus, target: s
 
 def _key(settings: TrainSection, corpus: Corpus) -> str:
     """Digest of everything that decides the weights."""
-    return hashlib.sha256(to_json([settings.model_dump(mode="json"), {n: s.sha256 for n, s in corpus.stamps.items()}, corpus.manifest.target_sha256])).hexdigest()
+    return hashlib.sha256(
+        to_json([settings.model_dump(mode="json"), {n: s.sha256 for n, s in corpus.stamps.items()}, corpus.manifest.target_sha256])
+    ).hexdigest()
 
 
 def _row(step: int, epoch: int, rate: float, result: StepResult) -> dict[str, Any]:

@@ -75,7 +75,9 @@ def test_chain_drafting_with_a_cache_over_the_true_tokens_gives_the_logits_of_ea
     for row in range(length - 1):
         cache = DraftCache()
         places = torch.arange(row + 1)[None]
-        hidden = extend(drafter, cache, drafter.fuse(aux[None, : row + 1]), token_ids[None, 1 : row + 2], places, torch.ones_like(places, dtype=torch.bool))[:, -1:]
+        hidden = extend(drafter, cache, drafter.fuse(aux[None, : row + 1]), token_ids[None, 1 : row + 2], places, torch.ones_like(places, dtype=torch.bool))[
+            :, -1:
+        ]
         for step in range(min(STEPS, length - 1 - row)):
             if step:
                 place = torch.tensor([[row + step]])

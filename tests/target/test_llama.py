@@ -104,10 +104,11 @@ def test_the_loss_is_that_of_the_full_vocabulary(small: tuple[Llama, Live], fold
     assert torch.isclose(loss_of(model, live, row).double(), wanted, atol=1e-4)
 
 
-def test_rows_hold_every_example_and_cut_only_what_is_longer_than_a_row(small: tuple[Llama, Live]) -> None:
+def test_rows_hold_every_example_whole_and_one_longer_than_a_row_has_its_own(small: tuple[Llama, Live]) -> None:
     examples = [Example([3] * size, [6] * 3) for size in (4, 9, 30, 2, 2)]
     rows = list(pack(examples, small[1], 12))
-    assert sum(int((row.labels >= 0).sum()) for row in rows) == 4 * 3
+    assert [int((row.labels >= 0).sum()) for row in rows] == [3, 3, 3, 6]
+    assert [len(row.labels) for row in rows] == [12, 12, 32, 12]
     assert [int(row.owner.max()) + 1 for row in rows] == [1, 1, 1, 2]
 
 

@@ -1,0 +1,41 @@
+"""The drafter in the layouts of SGLang and vLLM, with a model card."""
+
+from pathlib import Path
+
+from pipeline.artifacts import read_json, read_model, write_json, write_text, writing_folder
+from pipeline.eagle3.checkpoint import CONFIG, WEIGHTS
+from pipeline.eagle3.config import DrafterConfig
+from pipeline.eagle3.vocabulary import vocabulary_of
+from pipeline.export.card import model_card
+from pipeline.export.formats import config_for_sglang, config_for_vllm, tensors_for_sglang, tensors_for_vllm
+from pipeline.models import DTYPES
+from pipeline.schema.target import TargetRecord
+from pipeline.section import Section
+from pipeline.tensors import load_tensors, save_tensors
+
+
+class Config(Section):
+    """No key is read: everything is in the checkpoint."""
+
+
+def run(config: Config, *, checkpoint: Path, eval: Path, record: Path, export: Path) -> None:  # noqa: A002 (the artifact's name)
+    """Write `sglang/`, `vllm/` and `README.md`.
+
+    Raises:
+        ArtifactError: the checkpoint is damaged.
+
+    """
+    del config
+    shape = read_model(checkpoint / CONFIG, DrafterConfig)
+    target = read_model(record, TargetRecord)
+    measured = read_json(eval)
+    tensors = load_tensors(checkpoint / WEIGHTS)
+    vocabulary_of(tensors["d2t"], tensors["t2d"], str(checkpoint / WEIGHTS))
+    dtype = DTYPES[shape.training["dtype"]]
+    card = model_card(shape, target, measured)
+    with writing_folder(export) as folder:
+        save_tensors(folder / "sglang" / WEIGHTS, tensors_for_sglang(tensors, dtype), {"format": "pt"})
+        write_json(folder / "sglang" / CONFIG, config_for_sglang(shape, target, dtype))
+        save_tensors(folder / "vllm" / WEIGHTS, tensors_for_vllm(tensors, dtype), {"format": "pt"})
+        write_json(folder / "vllm" / CONFIG, config_for_vllm(shape, target, dtype, measured["draft_tokens"]))
+        write_text(folder / "README.md", card)
