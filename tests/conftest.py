@@ -4,13 +4,16 @@ import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pipeline.schema.target import TargetRecord
 from pipeline.targets import open_target
 from pipeline.tokens import Tokenizer
+
+if TYPE_CHECKING:
+    from tests.stand_in import StandIn
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
@@ -50,6 +53,14 @@ def kimi() -> TargetRecord:
 def tokenizer() -> Tokenizer:
     """Kimi-K2.5's real tokenizer."""
     return open_target("kimi_k25")[1]
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> "StandIn":
+    """A stand-in target that was trained for a second; see tests/stand_in.py."""
+    from tests.stand_in import make_stand_in  # torch, which most tests do without
+
+    return make_stand_in(tmp_path_factory.mktemp("target"))
 
 
 def shared_cases(area: str) -> list[dict[str, Any]]:
