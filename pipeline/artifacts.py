@@ -13,7 +13,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Any, IO, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 import orjson
 from pydantic import BaseModel, ValidationError
