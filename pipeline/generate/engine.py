@@ -153,6 +153,9 @@ class Engine:
                 self._source.finish(item[0])
         except AerieError as error:
             self._halt(error)
+        except Exception:  # a fault of ours, or a damaged ledger: end the run with it, not after everything else was asked
+            self._gate.stop()
+            raise
 
     async def _settle_prompt(self, key: str, prompt: Prompt) -> None:
         """Ask one prompt until it is answered, has failed for good, or the run stops."""

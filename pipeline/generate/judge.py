@@ -65,10 +65,9 @@ def payload(body: bytes) -> bytes:
     return rest
 
 
-def judge_lost(lost: "Lost", known_free: bool = False) -> Outcome:
+def judge_lost(lost: "Lost") -> Outcome:
     """Judge a request without an answer: nothing is owed when it never left; else it may be billed."""
-    free = known_free or not lost.sent
-    return Outcome(Verdict.RETRY, lost.kind, str(lost), cost_pico=0 if free else None, outage=True)
+    return Outcome(Verdict.RETRY, lost.kind, str(lost), cost_pico=None if lost.sent else 0, outage=True)
 
 
 def judge(reply: "Reply", *, price: Price | None, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
