@@ -110,8 +110,13 @@ class Engine:
                 worker.cancel()
             return
         self.ending = Ending.INTERRUPTED
-        self._gate.stop()
+        self._stop()
         self._watch.say(f"generate: stopping; {self._budget.in_flight} answers that are on their way are awaited (once more to abort at once)")
+
+    def _stop(self) -> None:
+        """Send nothing more; wake everyone who waits for a turn or for room in the budget."""
+        self._gate.stop()
+        self._budget.wake()
 
     def _halt(self, error: AerieError) -> None:
         """End the run for a reason that concerns every prompt; what is in flight still arrives."""
@@ -119,7 +124,7 @@ class Engine:
             self.error = error
             if self.ending is Ending.DONE:
                 self.ending = Ending.STOPPED
-        self._gate.stop()
+        self._stop()
 
     async def _tick(self) -> None:
         patience = self._job.provider.retry.patience
@@ -154,7 +159,7 @@ class Engine:
         except AerieError as error:
             self._halt(error)
         except Exception:  # a fault of ours, or a damaged ledger: end the run with it, not after everything else was asked
-            self._gate.stop()
+            self._stop()
             raise
 
     async def _settle_prompt(self, key: str, prompt: Prompt) -> None:
@@ -196,7 +201,7 @@ class Engine:
         self.cap_fails = cap.section.on_exhausted == "fail"
         if self.ending is Ending.DONE:
             self.ending = Ending.BUDGET
-        self._gate.stop()
+        self._stop()
 
     async def _attempt(self, ask: Ask) -> Outcome | None:
         """Send one request, between two commits: its worst case before, its outcome and bytes after. None when the run stopped before it left.
