@@ -37,6 +37,12 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
 
 
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left of an unfinished ``path``. Only for a caller that knows itself to be its only writer."""
+    for leftover in path.parent.glob(f".{path.name}.*{_TEMPORARY}"):
+        leftover.unlink(missing_ok=True)
+
+
 def _disk_error(path: Path, error: OSError) -> DiskError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = shutil.disk_usage(path.parent).free if path.parent.exists() else 0
