@@ -78,3 +78,8 @@ def test_what_rows_with_known_ids_lost_breaks_the_tie_for_the_same_provider(make
     assert (row.evidence, row.status) == ("count", "accept")
     assert any(note.startswith("seam content_start='\\n\\n', as this provider") for note in row.notes)
     assert rows_of(maker, lost)[0].status == "flag"
+
+
+def test_a_provider_that_shows_white_space_at_a_seam_is_believed_there(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    bodies = [answer(tokenizer, text + ("\n" if n % 4 == 0 else ""), "Say.", provider=name) for name in ("A", "B") for n, text in enumerate(REASONINGS)]
+    assert {row.status for row in rows_of(maker, *bodies)} == {"accept"}
