@@ -19,6 +19,8 @@ from pipeline.schema.findings import Finding
 Write = Callable[[list[dict[str, Any]]], None]
 RowFinding = tuple[int, Finding]
 """Row and what a check has against it."""
+_LONGEST = 400
+"""Characters of a message: what a provider said may be of any length."""
 _LATE = 1024
 """Findings of checks across rows that are handed on at a time."""
 
@@ -68,7 +70,8 @@ def active(section: AuditSection) -> Iterator[tuple[Check | Across, CheckSection
 def to_finding(check: str, settings: CheckSection, complaint: Complaint, row_id: str) -> Finding:
     """Complaint as a line of findings.parquet."""
     assert settings.severity != "off"
-    return Finding(row_id, check, settings.severity, complaint.message, complaint.position)
+    message = complaint.message if len(complaint.message) <= _LONGEST else f"{complaint.message[:_LONGEST]}\u2026"
+    return Finding(row_id, check, settings.severity, message, complaint.position)
 
 
 def findings_of(batch: Batch, section: AuditSection) -> list[RowFinding]:
