@@ -100,6 +100,15 @@ class Part:
     """Arrow column of the rows' ids."""
 
 
+@dataclass
+class Compared:
+    """Rows of another dataset, that rows may not repeat."""
+
+    name: str
+    facts: dict[str, NDArray[Any]]
+    ids: Any
+
+
 def facts_of(batch: Batch, section: AuditSection) -> dict[str, NDArray[Any]]:
     """What the checks across rows keep of a batch."""
     return {check.name: check.facts(batch, settings) for check, settings in active(section) if isinstance(check, Across)}
@@ -149,14 +158,14 @@ class Facts:
                     yield complaint.row - first, to_finding(check.name, settings, complaint, self.name(complaint.row))
 
 
-def audit(parts: Iterable[Part], section: AuditSection, write: Write, others: Iterable[tuple[str, Batch]] = ()) -> Tally:
+def audit(parts: Iterable[Part], section: AuditSection, write: Write, others: Iterable[Compared] = ()) -> Tally:
     """Merge parts, in row order; hand findings to ``write`` as rows of schema/findings.py.
 
-    Findings come in row order; those of checks across rows follow. ``others`` are batches of other datasets, each with a name.
+    Findings come in row order; those of checks across rows follow. ``others`` are rows of other datasets.
     """
     tally, facts = Tally(), Facts()
-    for name, batch in others:
-        facts.add(facts_of(batch, section), batch.table.column("id"), f"{name}:")
+    for other in others:
+        facts.add(other.facts, other.ids, f"{other.name}:")
     before = len(facts)
     for part in parts:
         write([finding.to_row() for _row, finding in part.found])

@@ -16,7 +16,7 @@ from pipeline.audit.page import report
 from pipeline.audit.source import Source
 from pipeline.audit.summary import summarize
 from pipeline.audit.verdict import judge
-from pipeline.audit.workers import parts
+from pipeline.audit.workers import compared, parts
 from pipeline.schema.findings import SCHEMA as FINDINGS
 from pipeline.schema.tokens import SCHEMA as TOKENS
 from pipeline.tables import writing_table
@@ -46,7 +46,7 @@ def write_audit(
     ``others`` are batches of other datasets, each with its name, that rows may not repeat. What is written does not depend on ``workers``.
     """
     with writing_table(outputs.findings, FINDINGS) as findings:
-        tally = audit(parts(source, context, section, workers), section, findings.write_rows, others)
+        tally = audit(parts(source, context, section, workers), section, findings.write_rows, compared(others, section))
     write_accepted(source, tally, outputs.accepted)
     summary = summarize(tally, section, judge(tally, section))
     write_text(outputs.report, report(title, summary, tally, context, not_asked(source, context)))

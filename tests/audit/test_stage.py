@@ -1,10 +1,13 @@
 """The stage on files: what is accepted, what is left out and why, and that the numbers add up."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from pipeline.artifacts import write_json
+from pipeline.audit.cli import load_section
 from pipeline.audit.config import AuditSection, ExpectSection, GateSection
 from pipeline.audit.context import Context
 from pipeline.audit.outputs import Outputs, write_audit
@@ -17,6 +20,7 @@ from pipeline.schema.tokens import TokenRow
 from pipeline.tables import read_rows
 from pipeline.tokens import Tokenizer
 from tests.audit.rows import answer, clean_rows, write_tokens
+from tests.conftest import ROOT
 
 WRITES = {"accepted": "accepted.parquet", "findings": "audit/findings.parquet", "report": "audit/report.html", "summary": "audit/summary.json"}
 
@@ -99,18 +103,32 @@ def test_too_many_errors_or_too_few_rows_are_a_no_go_and_the_report_is_written_a
     assert "no-go" in (folder / "audit/report.html").read_text()
 
 
-def test_what_is_written_does_not_depend_on_the_number_of_processes(tmp_path: Path, context: Context, tokenizer: Tokenizer) -> None:
+FORKED = """
+import sys
+from pathlib import Path
+from pipeline.audit import workers
+from pipeline.__main__ import main
+code = main(["audit", "--target", "kimi_k25", "--workers", "2", "--config", sys.argv[1], "--tokens", sys.argv[2], "--responses", sys.argv[3], "--out", sys.argv[4]])
+assert not workers._threaded
+sys.exit(code)
+"""
+"""A process that has examined nothing itself, so that its workers are forked."""
+
+
+def test_what_is_written_does_not_depend_on_the_number_of_processes_or_how_they_start(tmp_path: Path, context: Context, tokenizer: Tokenizer) -> None:
     rows = [
         replace(row, id=f"{i}-{row.id}", provider=f"p{i % 5}", count_delta=i % 7) for i, row in enumerate([*clean_rows(tokenizer, 700), *mixed(tokenizer) * 9])
     ]
     tokens = write_tokens(tmp_path / "tokens.parquet", rows)
     responses = tmp_path / "responses.jsonl"
     responses.write_text("".join(json.dumps({"id": row.id, "model": f"m{len(row.id) % 3}", "latency_ms": len(row.id)}) + "\n" for row in reversed(rows)))
-    written = []
-    for workers in (1, 2):
-        out = tmp_path / str(workers)
+    section = load_section("default")
+    for name, workers in (("one", 1), ("spawned", 2)):
+        out = tmp_path / name
         outputs = Outputs(out / "accepted.parquet", out / "findings.parquet", out / "report.html", out / "summary.json")
-        write_audit("t", Source(parquet(tokens), responses=responses), context, AuditSection(), outputs, workers=workers)
-        written.append({path.name: path.read_bytes() for path in out.iterdir()})
-    assert written[0] == written[1]
+        write_audit("Audit of tokens.parquet", Source(parquet(tokens), responses=responses), context, section, outputs, workers=workers)
+    command = [sys.executable, "-c", FORKED, str(ROOT / "conf/audit/default.yaml"), str(tokens), str(responses), str(tmp_path / "forked")]
+    assert subprocess.run(command, cwd=ROOT, timeout=300).returncode == 0
+    written = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.suffix != ".md"} for name in ("one", "spawned", "forked")]
+    assert written[0] == written[1] == written[2]
     assert len(written[0]) == 4
