@@ -60,7 +60,7 @@ def rows(count: int, tokens: int) -> Iterator[dict[str, object]]:
 
 def encode_rate(path: Path) -> dict[str, float]:
     """Tokens a second of `encode_ordinary` in one thread, over the answers' text; making the text is not timed."""
-    import splintr  # noqa: TID251 - the bare library is what the audit is measured against
+    import splintr  # the bare library is what the audit is measured against
 
     tokenizer = splintr.Tokenizer.from_pretrained("kimi_k2")
     found, spent = 0, 0.0
