@@ -33,7 +33,7 @@ def token_loop(batch: Batch, settings: LoopSection) -> Iterator[Complaint]:
 def repeated_ngrams(batch: Batch, settings: RepeatSection) -> Iterator[Complaint]:
     for row in np.flatnonzero(batch.completion.lengths >= settings.min_tokens).tolist():
         hashes = batch.grams(row, settings.n)
-        if 1 - _at_least_distinct(hashes) / max(len(hashes), 1) <= settings.max_rate:
+        if not len(hashes) or 1 - _at_least_distinct(hashes) / len(hashes) <= settings.max_rate:
             continue
         _, firsts = np.unique(hashes, return_index=True)
         rate = 1 - len(firsts) / len(hashes)
