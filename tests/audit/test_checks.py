@@ -41,6 +41,7 @@ WEATHER = {
 ASKED = {"messages": [{"role": "user", "content": "hello"}], "tools": [WEATHER]}
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 2000, "cost": 0.0046, "completion_tokens_details": {"reasoning_tokens": 4}}
 RESPONSE = {"provider": "alpha", "model": "kimi", "response": {"usage": USAGE, "choices": [{"message": {"content": "Five."}}]}}
+TOOLLESS: list[dict[str, Any]] = [{"messages": []}, {"messages": [], "tools": []}]
 TWO_PRICES = [TokenPrice(prompt=9, completion=9), TokenPrice(prompt=0.6, completion=2.0), TokenPrice(prompt=0, completion=0)]
 LOREM = "Seven ships sailed past the old lighthouse before the storm broke over the northern bay and scattered every gull."
 
@@ -324,7 +325,7 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
             *(Case(replace(with_ids(call, call.completion_ids[:size]), finish_reason="length")) for size in range(1, len(call.completion_ids))),
         ],
         "tool_json": [Case(answer(tokenizer, calls=[("get_weather", " ")]))],
-        "tool_name": [Case(answer(tokenizer, calls=[("get_time", {})]), prompt=asked) for asked in ({"messages": []}, {"messages": [], "tools": []})]
+        "tool_name": [Case(answer(tokenizer, calls=[("get_time", {})]), prompt=asked) for asked in TOOLLESS]
         + [Case(with_ids(call, [*call.completion_ids[: first(call.completion_ids, CALL_OPEN) + 1], *tokenizer.encode("x"), CALL_ARGS, CALL_CLOSE]))],
         "tool_schema": [Case(answer(tokenizer, calls=[("get_time", {"x": 1})])), Case(answer(tokenizer, calls=[("get_weather", "[1]")])), Case(call)],
         "tool_ids": [Case(call), Case(replace(answer(tokenizer, calls=[("get_weather", {})]), prompt_ids=PROMPT))],

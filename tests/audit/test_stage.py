@@ -22,7 +22,13 @@ from pipeline.tokens import Tokenizer
 from tests.audit.rows import answer, clean_rows, write_tokens
 from tests.conftest import ROOT
 
-WRITES = {"accepted": "accepted.parquet", "findings": "audit/findings.parquet", "report": "audit/report.html", "summary": "audit/summary.json"}
+WRITES = {
+    "accepted": "accepted.parquet",
+    "findings": "audit/findings.parquet",
+    "report": "audit/report.html",
+    "summary": "audit/summary.json",
+    "lengths": "audit/lengths.csv",
+}
 
 
 def run_stage(folder: Path, record: TargetRecord, rows: list[TokenRow], gate: GateSection | None = None) -> Path:
@@ -132,3 +138,9 @@ def test_what_is_written_does_not_depend_on_the_number_of_processes_or_how_they_
     written = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.suffix != ".md"} for name in ("one", "spawned", "forked")]
     assert written[0] == written[1] == written[2]
     assert len(written[0]) == 4
+
+
+def test_the_lengths_are_plotted_on_edges_that_are_the_same_for_every_dataset(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+    rows = [answer(tokenizer, f"r{length}", completion_ids=[1008] * length, segments=[]) for length in (0, 1, 4, 4, 5, 64)]
+    folder = run_stage(tmp_path / "d", kimi, rows)
+    assert (folder / "audit/lengths.csv").read_text() == "tokens,rows\n1,1\n4,2\n5,1\n64,1\n"
