@@ -13,7 +13,7 @@ from pipeline.audit.batch import Batch
 from pipeline.audit.checks.catalog import CHECKS, Across, Check, Complaint
 from pipeline.audit.config import AuditSection, CheckSection
 from pipeline.audit.samples import Samples
-from pipeline.audit.stats import Stats
+from pipeline.audit.stats import Stats, known
 from pipeline.schema.findings import Finding
 
 Write = Callable[[list[dict[str, Any]]], None]
@@ -207,5 +207,5 @@ def _decide(tally: Tally, section: AuditSection) -> None:
         keep[row] = why is None
         tally.rows_with_error += status != "reject" and row in tally.failed
         if why is not None:
-            tally.left_out[why] += 1
+            tally.left_out[known(tally.left_out, why)] += 1
     tally.keep = keep

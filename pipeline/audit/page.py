@@ -172,8 +172,17 @@ def evidence(summary: dict[str, Any]) -> Html:
                 ("Billed answer tokens", f"{summary['billing']['billed_tokens']:,}"),
             ]
         ),
+        outliers(summary["billing"]["outliers"]),
         table(("How answers ended", "Rows"), summary["finish"].items(), caption="finish_reason"),
     )
+
+
+def outliers(found: list[dict[str, Any]]) -> Html | None:
+    """Rows whose bill agrees least with what was rebuilt."""
+    if not found:
+        return None
+    lines = [(tag("code", line["id"]), line["provider"], line["billed"], Cell(f"{line['delta']:+,}", line["delta"])) for line in found]
+    return table(("Row", "Provider", "Billed", "Billed minus rebuilt"), lines, caption="Largest differences between bill and ids")
 
 
 def distributions(tally: Tally) -> Html:

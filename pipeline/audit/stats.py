@@ -1,8 +1,9 @@
 """Counts and distributions over all rows, and a scorecard for each provider."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,8 @@ TOOL_FAULTS = {"tool_json", "tool_name", "tool_schema", "tool_markup"}
 MOST_NAMES = 64
 """Names that are counted one by one; what comes after counts together, so that hostile answers cannot grow the report without end."""
 OTHERS = "(others)"
-_LONGEST = 80
+MOST_OUTLIERS = 10
+_LONGEST = 160
 
 
 def add_names(counter: Counter[str], more: Mapping[str, int]) -> None:
@@ -72,6 +74,21 @@ class Provider:
             setattr(self, item.name, total)
 
 
+class Outlier(NamedTuple):
+    """A row whose bill does not agree."""
+
+    id: str
+    provider: str | None
+    billed: int | None
+    delta: int
+    """Billed minus rebuilt."""
+
+
+def largest(outliers: Iterable[Outlier]) -> list[Outlier]:
+    """Give the largest differences; of equal ones those that come first."""
+    return sorted(outliers, key=lambda outlier: -abs(outlier.delta))[:MOST_OUTLIERS]
+
+
 @dataclass
 class Stats:
     """Over all rows."""
@@ -79,6 +96,8 @@ class Stats:
     rows: int = 0
     providers: dict[str, Provider] = field(default_factory=dict)
     finish: Counter[str] = field(default_factory=Counter)
+    outliers: list[Outlier] = field(default_factory=list)
+    """Rows whose billed and rebuilt tokens differ most, the largest first."""
     _lengths: list[NDArray[np.int64]] = field(default_factory=list)
     _prompts: list[NDArray[np.int64]] = field(default_factory=list)
     _standing: list[NDArray[np.int32]] = field(default_factory=list)
@@ -91,12 +110,15 @@ class Stats:
         self._prompts.append(batch.prompt.lengths)
         standing = [self._standings.setdefault(pair, len(self._standings)) for pair in zip(batch.column("status"), batch.column("reason"), strict=True)]
         self._standing.append(np.array(standing, dtype=np.int32))
+        columns = [batch.column(name) for name in ("provider", "billed_tokens", "count_delta")]
+        self.outliers = largest(Outlier(row_id, *values) for row_id, *values in zip(batch.ids, *columns, strict=True) if values[-1])
         add_names(self.finish, Counter(finish or "unknown" for finish in batch.column("finish_reason")))
         add_to_providers(self.providers, batch, found)
 
     def merge(self, later: "Stats") -> None:
         """Add the rows that come after."""
         self.rows += later.rows
+        self.outliers = largest([*self.outliers, *later.outliers])
         add_names(self.finish, later.finish)
         self._lengths += later._lengths
         self._prompts += later._prompts

@@ -39,7 +39,7 @@ def test_hostile_rows_cannot_make_the_page_large(tmp_path: Path, context: Contex
     responses.write_text("".join(json.dumps({"id": row.id, "model": row.id * 2, "error": {"message": row.id}, "policy": row.id}) + "\n" for row in rows))
     report = audit(tmp_path, context, Source(parquet(write_tokens(tmp_path / "tokens.parquet", rows)), responses=responses))
     assert report.stat().st_size < MOST
-    assert (tmp_path / "summary.json").stat().st_size < MOST
+    assert (tmp_path / "summary.json").stat().st_size < MOST / 10
 
 
 @pytest.mark.slow

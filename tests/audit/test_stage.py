@@ -144,3 +144,19 @@ def test_the_lengths_are_plotted_on_edges_that_are_the_same_for_every_dataset(tm
     rows = [answer(tokenizer, f"r{length}", completion_ids=[1008] * length, segments=[]) for length in (0, 1, 4, 4, 5, 64)]
     folder = run_stage(tmp_path / "d", kimi, rows)
     assert (folder / "audit/lengths.csv").read_text() == "tokens,rows\n1,1\n4,2\n5,1\n64,1\n"
+
+
+def test_the_bill_is_reconciled_over_all_rows_and_by_provider_and_its_outliers_are_named(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+    deltas = [0, 0, 1, -3, 65, None]
+    rows = [answer(tokenizer, f"r{i}", count_delta=delta, billed_tokens=100, provider="ab"[i % 2]) for i, delta in enumerate(deltas)]
+    summary = json.loads((run_stage(tmp_path / "d", kimi, rows) / "audit/summary.json").read_bytes())
+    billing = summary["billing"]
+    assert {key: billing[key] for key in ("rows", "equal", "mean_absolute", "max_absolute")} == {
+        "rows": 5,
+        "equal": 2,
+        "mean_absolute": 13.8,
+        "max_absolute": 65,
+    }
+    assert [(line["id"], line["delta"]) for line in billing["outliers"]] == [("r4", 65), ("r3", -3), ("r2", 1)]
+    assert summary["providers"]["a"]["billing"]["mean_absolute"] == 22.0
+    assert summary["providers"]["b"]["billing"]["mean_absolute"] == 1.5
