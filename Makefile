@@ -5,12 +5,20 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compose build test check bench lock clean
+.PHONY: help setup drivers compose build test check bench lock clean
 
 help: ## show this
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
 
-setup: $(READY) ## install what is missing into .venv
+setup: $(READY) drivers ## install what is missing into .venv, and tell git how to merge dvc.lock
+
+drivers:
+	@if git rev-parse --git-dir >/dev/null 2>&1; then \
+	  git config merge.aerie-lock.name 'dvc.lock, stage by stage' && \
+	  git config merge.aerie-lock.driver '"$(CURDIR)/.venv/bin/python" -m pipeline.mergelock %O %A %B' && \
+	  git config merge.aerie-generated.name 'written by the build: keep ours, dvc repro writes it anew' && \
+	  git config merge.aerie-generated.driver true; \
+	else echo 'not a git repository: merge drivers not set up; after git init run make setup again'; fi
 
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v == (3, 11) else "Aerie needs Python 3.11; $(PYTHON) is %d.%d. Run: make PYTHON=/path/to/python3.11" % v)'

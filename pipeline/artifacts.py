@@ -6,12 +6,14 @@ process leaves either the old file or the new one, never a part. A full disk rem
 
 import contextlib
 import errno
+import gzip
 import hashlib
 import os
 import shutil
-from collections.abc import Generator, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, IO, TypeVar, cast
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -164,30 +166,40 @@ def read_model(path: Path, model: type[Model]) -> Model:
         raise ArtifactError(f"{path}: {where or 'document'}: {first['msg']}; it was written by another version: run `dvc repro`") from error
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def open_plain(path: Path) -> IO[bytes]:
+    """Open a file for reading as it is."""
+    return open(path, "rb")
+
+
+def open_gzip(path: Path) -> IO[bytes]:
+    """Open a gzip file for reading what it holds."""
+    return cast(IO[bytes], gzip.open(path, "rb"))
+
+
+def read_lines(path: Path, opener: Callable[[Path], IO[bytes]] = open_plain) -> Generator[tuple[int, bytes], None, None]:
     r"""Lines of a file with their numbers from 1, split on ``\n`` only (U+2028, NEL and VT belong to the text); empty lines are left out.
 
     Raises:
-        InputError: the file is missing or cannot be read.
+        InputError: the file is missing, cut short, or cannot be read.
 
     """
     try:
-        with open(path, "rb") as file:
+        with opener(path) as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield number, line
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def read_jsonl(path: Path) -> Generator[tuple[int, Any], None, None]:
+def read_jsonl(path: Path, opener: Callable[[Path], IO[bytes]] = open_plain) -> Iterator[tuple[int, Any]]:
     """Each line's number (from 1) and its value.
 
     Raises:
         InputError: the file is missing, or a line is not JSON; the message has the line's number.
 
     """
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, opener):
         try:
             yield number, orjson.loads(line)
         except orjson.JSONDecodeError as error:
@@ -234,20 +246,20 @@ class KeyedLines:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lines = read_jsonl(path)
+        self._lines = read_lines(path)
         self._offsets: dict[str, int] | None = None
 
-    def get(self, key: str) -> Any:
-        """Return the value of the line with this id, or None when there is none.
+    def get(self, key: str) -> bytes | None:
+        """Return the line with this id as it stands in the file, or None when there is none.
 
         Raises:
             InputError: the file is missing, or a line is not JSON or has no id.
 
         """
         if self._offsets is None:
-            for number, value in self._lines:
-                if self._id(value, number) == key:
-                    return value
+            for number, line in self._lines:
+                if self._id(line, number) == key:
+                    return line
                 break
             self._lines.close()
             self._offsets = self._index()
@@ -256,25 +268,37 @@ class KeyedLines:
             return None
         with open(self.path, "rb") as file:
             file.seek(offset)
-            return orjson.loads(file.readline())
+            return file.readline()
 
-    def _id(self, value: Any, number: int) -> str:
+    def _id(self, line: bytes, number: int) -> str:
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise InputError(f"{self.path}:{number}: not JSON: {error}; found {line[:80]!r}") from error
         if not isinstance(value, dict) or not isinstance(value.get("id"), str):
-            raise InputError(f"{self.path}:{number}: needs an object with a string `id`; found {str(value)[:80]!r}")
+            raise InputError(f"{self.path}:{number}: needs an object with a string `id`; found {line[:80]!r}")
         return str(value["id"])
 
     def _index(self) -> dict[str, int]:
         offsets: dict[str, int] = {}
         at = 0
-        for number, line in enumerate(self._raw(), 1):
-            if line.strip():
-                try:
-                    offsets.setdefault(self._id(orjson.loads(line), number), at)
-                except orjson.JSONDecodeError as error:
-                    raise InputError(f"{self.path}:{number}: not JSON: {error}; found {line[:80]!r}") from error
-            at += len(line)
+        with open(self.path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    offsets.setdefault(self._id(line, number), at)
+                at += len(line)
         return offsets
 
-    def _raw(self) -> Iterator[bytes]:
-        with open(self.path, "rb") as file:
-            yield from file
+
+def read_start(path: Path, size: int) -> bytes:
+    """First bytes of a file, to tell what it is.
+
+    Raises:
+        InputError: the file is missing or cannot be read.
+
+    """
+    try:
+        with open(path, "rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline.artifacts import read_bytes, sha256_file, write_json, write_text
+from pipeline.artifacts import read_bytes, sha256_file, to_json, write_bytes
 from pipeline.audit.config import AuditSection, ExpectSection
 from pipeline.errors import ConfigError
 from pipeline.evaluate.config import EvaluateSection
@@ -247,8 +247,10 @@ def validate(tree: dict[str, Any], choices: dict[str, str], overrides: list[str]
         raise ConfigError(f"the configuration has {count}:\n  " + "\n  ".join(lines)) from error
 
 
-def _digest(path: str, where: str) -> str:
-    """Digest of a prompt file, which must lie under data/, so that DVC sees it change."""
+def _digest(path: str, where: str) -> str | None:
+    """Digest of a prompt file, which must lie under data/, so that DVC sees it change; a hub dataset is known by its pinned revision."""
+    if path.startswith("hf://"):
+        return None
     file = Path(path)
     if file.is_absolute() or ".." in file.parts or file.parts[:1] != ("data",):
         raise ConfigError(f"{where} is {path!r}: a prompt file must lie under data/ (put it or link it there), or DVC cannot see it change")
@@ -308,6 +310,22 @@ def forget_removed(names: list[str]) -> list[Path]:
     return gone
 
 
+def documents(params: Params) -> tuple[BuildConfig, dict[Path, bytes]]:
+    """Give the composed config, and the bytes of each file that `main` writes; nothing is written here.
+
+    Raises:
+        ConfigError: conf/, params.yaml or the code cannot be built from.
+
+    """
+    config = build_config(params)
+    code = fingerprints(Path(), [stage.name for stage in STAGES])
+    return config, {
+        BUILD / "config.json": to_json(config, indent=True) + b"\n",
+        BUILD / "config.yaml": _as_yaml(config).encode(),
+        BUILD / "code.json": to_json(code, indent=True) + b"\n",
+    }
+
+
 def main(argv: list[str]) -> None:
     """Write build/config.json, build/config.yaml and build/code.json.
 
@@ -317,12 +335,9 @@ def main(argv: list[str]) -> None:
     """
     if argv:
         raise ConfigError(f"python -m pipeline compose: takes no arguments (edit {PARAMS} and {CONF}/); found {argv}")
-    params = read_params()
-    config = build_config(params)
-    code = fingerprints(Path(), [stage.name for stage in STAGES])
-    write_json(BUILD / "config.json", config)
-    write_text(BUILD / "config.yaml", _as_yaml(config))
-    write_json(BUILD / "code.json", code)
+    config, files = documents(read_params())
+    for path, content in files.items():
+        write_bytes(path, content)
     for path in forget_removed(config.names):
         print(f"removed {path}: its dataset is no longer in {PARAMS}")
     print(f"composed {len(config.names)} datasets: {', '.join(config.names)}; target {config.target.name}, provider {config.provider.kind}")

@@ -11,26 +11,25 @@ from torch.nn import functional
 from pipeline.live import Live
 from pipeline.llama import Llama, hidden
 
-_BLOCK = 64
-"""Cache positions read are rounded up to this."""
+_BLOCK = 16
+"""The part of the cache that is read is rounded up to this many positions."""
 
 
 class Decoder:
-    """A cache of ``rows`` sequences of at most ``length`` tokens each."""
+    """A cache of at most ``rows`` sequences of at most ``length`` tokens each; those in use are always the first ones."""
 
     def __init__(self, model: Llama, live: Live, rows: int, length: int) -> None:
         shape = model.shape
         self.rows, self.length = rows, length
-        self.used = torch.zeros(rows, dtype=torch.int64)
-        """Tokens in the cache, a row."""
+        self._used: list[int] = []
         self._model, self._live = model, live
         size = (shape.layers, 2, rows, shape.heads, length, shape.width // shape.heads)
         self._cache = torch.zeros(size, dtype=model.embed.dtype)
 
     @torch.no_grad()
-    def start(self, row: int, ids: list[int]) -> Tensor:
-        """Read a prompt into ``row``; give the logits [n + 1] after it."""
-        count = len(ids)
+    def start(self, ids: list[int]) -> Tensor:
+        """Read a prompt into the next row; give the logits [n + 1] after it, the last being that of any one unused id."""
+        row, count = len(self._used), len(ids)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             self._cache[layer, 0, row, :, :count] = k[0]
@@ -39,26 +38,31 @@ class Decoder:
 
         places = self._live.place[torch.tensor(ids)][None]
         states = hidden(self._model, places, torch.arange(count)[None], attend)
-        self.used[row] = count
-        return self._live.logits(self._model, states[0, -1])
+        self._used.append(count)
+        return functional.linear(states[0, -1], self._model.head)
+
+    def drop(self, row: int) -> None:
+        """Free a row; the last one takes its place."""
+        used = self._used.pop()
+        if row < len(self._used):
+            self._cache[:, :, row, :, :used] = self._cache[:, :, len(self._used), :, :used]
+            self._used[row] = used
 
     @torch.no_grad()
-    def step(self, rows: list[int], ids: list[int]) -> Tensor:
-        """Append one id to each of ``rows`` (ascending); give the logits [rows, n + 1] after it."""
-        index = torch.tensor(rows)
-        at = self.used[index]
-        reach = min(self.length, (int(at.max()) // _BLOCK + 1) * _BLOCK)
-        every = rows == list(range(len(rows)))
+    def step(self, ids: list[int]) -> Tensor:
+        """Append one id to every row; give the logits [rows, n + 1] after it."""
+        count = len(self._used)
+        index, at = torch.arange(count), torch.tensor(self._used)
+        reach = min(self.length, (max(self._used) // _BLOCK + 1) * _BLOCK)
         mask = (torch.arange(reach) > at[:, None])[:, None, None]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self._cache[layer, 0], self._cache[layer, 1]
+            keys, values = self._cache[layer, 0, :count], self._cache[layer, 1, :count]
             keys[index, :, at], values[index, :, at] = k[:, :, 0], v[:, :, 0]
-            keys, values = (table[: len(rows), :, :reach] if every else table[index, :, :reach] for table in (keys, values))
-            scores = (torch.matmul(q, keys.transpose(-1, -2)) / q.shape[-1] ** 0.5).masked_fill(mask, -torch.inf)
-            return torch.matmul(scores.softmax(dim=-1), values)
+            scores = torch.matmul(q, keys[:, :, :reach].transpose(-1, -2)) / q.shape[-1] ** 0.5
+            return torch.matmul(scores.masked_fill(mask, -torch.inf).softmax(dim=-1), values[:, :, :reach])
 
         places = self._live.place[torch.tensor(ids)][:, None]
         states = hidden(self._model, places, at[:, None], attend)
-        self.used[index] += 1
-        return self._live.logits(self._model, states[:, 0])
+        self._used = [used + 1 for used in self._used]
+        return functional.linear(states[:, 0], self._model.head)

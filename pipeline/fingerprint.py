@@ -34,8 +34,8 @@ DISTRIBUTIONS = {
 }
 """Import name to the name on the package index, where they differ."""
 
-EXTRAS = frozenset({"datasets"})
-"""Packages of an optional extra of pyproject.toml: imported where they are used, not installed by default, so not pinned."""
+OPTIONAL = frozenset({"datasets"})
+"""Imports of extras, which the lock does not pin: a build without them never reaches them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ def libraries(reached: dict[str, set[str]], pins: dict[str, str]) -> dict[str, s
         ConfigError: one of them is not pinned.
 
     """
-    tops = {name.split(".")[0] for names in reached.values() for name in names} - {PACKAGE, ""} - EXTRAS - set(sys.stdlib_module_names)
+    tops = {name.split(".")[0] for names in reached.values() for name in names} - {PACKAGE, ""} - set(sys.stdlib_module_names) - OPTIONAL
     found = {}
     for top in sorted(tops):
         name = _normalised(DISTRIBUTIONS.get(top, top))

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from pipeline.llama import Llama
 
@@ -24,9 +23,8 @@ class Live(NamedTuple):
     place: Tensor
     """Row of each id, int64 [vocabulary]: its own, or n, the shared one."""
 
-    def logits(self, model: Llama, states: Tensor) -> Tensor:
-        """Logits [..., n + 1] of a compact ``model``; the last stands for all unused ids together."""
-        logits = functional.linear(states, model.head)
+    def counted(self, logits: Tensor) -> Tensor:
+        """Logits [..., n + 1] of which the last stands for all unused ids together, from those of which it stands for one of them."""
         bias = torch.zeros(logits.shape[-1], dtype=logits.dtype)
         bias[-1] = math.log(len(self.unused))
         return logits + bias
@@ -48,14 +46,10 @@ def expand(model: Llama, live: Live) -> Llama:
 
 
 def compact(model: Llama) -> tuple[Llama, Live]:
-    """Find the shared row again in a full checkpoint (the row that unused ids repeat), and give the compact model."""
-    table = torch.cat((model.embed, model.head), dim=1)
-    shared = _repeated_row(table)
-    live = live_of(set(torch.nonzero((table != shared).any(dim=1)).flatten().tolist()), len(table))
+    """Find the shared row again in a full checkpoint (the row that most ids repeat), and give the compact model."""
+    column = model.head[:, 0]
+    shared = int(torch.nonzero(column == column.median())[0])
+    own = (model.head != model.head[shared]).any(dim=1) | (model.embed != model.embed[shared]).any(dim=1)
+    live = live_of(set(torch.nonzero(own).flatten().tolist()), len(column))
     rows = torch.cat((live.ids, live.unused[:1]))
     return model._replace(embed=model.embed[rows], head=model.head[rows]), live
-
-
-def _repeated_row(table: Tensor) -> Tensor:
-    """Give the row that most ids have: unused ids are all but some hundreds, so the median of any column is its value."""
-    return table.median(dim=0).values

@@ -66,10 +66,13 @@ STAGES = (
             "expect": "datasets.{d}.expect",
             "allow": "provider.allow",
             "deny": "provider.deny",
+            "heldout": "evaluate.path",
+            "heldout_digest": "inputs.evaluate",
         },
         reads={
             "prompts": "build/{d}/prompts.jsonl",
             "responses": "build/{d}/responses.jsonl",
+            "generated": "build/{d}/generate.json",
             "tokens": "build/{d}/tokens.parquet",
             **TARGET,
         },

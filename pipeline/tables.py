@@ -4,9 +4,10 @@ Apart from `artifacts` so that stages without tables start without pyarrow.
 """
 
 import contextlib
+import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,9 +43,12 @@ def write_rows(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) ->
 
 
 def write_batches(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
-    """Write record batches as Parquet (zstd), a row group each, in the order given; equal batches give equal bytes. Return how many rows."""
+    """Write record batches as Parquet (zstd), a row group each, in the order given; equal batches give equal bytes. Return how many rows.
+
+    Without dictionaries: for columns of token ids they cost twice the time and give larger files.
+    """
     count = 0
-    with writing(path) as file, pq.ParquetWriter(file, schema, compression="zstd", write_statistics=True) as writer:
+    with writing(path) as file, pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=False) as writer:
         for batch in batches:
             writer.write_batch(batch)
             count += batch.num_rows
@@ -100,6 +104,32 @@ def read_batches(path: Path, schema: pa.Schema, rows: int = BATCH_ROWS) -> Itera
     file = open_table(path, schema)
     try:
         yield from file.iter_batches(batch_size=rows, columns=schema.names)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: damaged Parquet file: {error}") from error
+
+
+def table_columns(path: Path) -> list[str]:
+    """Names of a Parquet file's columns, whatever they are.
+
+    Raises:
+        InputError: missing, cut short, or not Parquet.
+
+    """
+    try:
+        return list(pq.ParquetFile(path).schema_arrow.names)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path}: not a whole Parquet file: {error}") from error
+
+
+def read_columns(path: Path, columns: list[str], rows: int = BATCH_ROWS) -> Iterator[pa.RecordBatch]:
+    """Some columns of any Parquet file, with the types that they have there.
+
+    Raises:
+        InputError: the file is damaged.
+
+    """
+    try:
+        yield from pq.ParquetFile(path).iter_batches(batch_size=rows, columns=columns)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: damaged Parquet file: {error}") from error
 
@@ -162,3 +192,13 @@ def read_any(path: Path) -> Iterator[dict[str, Any]]:
                 yield from batch.to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: not a whole Parquet file: {error}") from error
+
+
+def open_zstd(path: Path) -> IO[bytes]:
+    """Open a zstd file for reading what it holds.
+
+    Raises:
+        OSError: the file is missing; reading raises it when the file is cut short or no zstd.
+
+    """
+    return io.BufferedReader(pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))

@@ -5,14 +5,24 @@ are placed by id, from the target's checked map.
 """
 
 import hashlib
+import json
 import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from pipeline.errors import InputError, TokenizerError
 from pipeline.schema.target import TargetRecord, TargetSpec, TokenizerSpec
+
+_SPLIT_PROBE = (
+    "I don't DON'T they'll x's 1 12 123 1234 12345678 a1b2 中文English混合 我在2024年用Python写了3个脚本，效果不错！Ⅷ ² ½ "
+    "  two   three\t\ttabs \n\n \r\n\r\n\u00a0nbsp\u3000wide CamelCase HTTPServer snake_case naïve e\u0301 Ǆ ʰ ひらがな カタカナ 한국어 हिन्दी "
+    "… — «x» $1.50 a+b==c; // x\n\tif (y) {\n  z[0] = '\"';\n}\n\n\n🙂👍🏽👨\u200d👩 \u200b<|im_end|> <｜x｜> "
+)
+"""Text on which the split patterns in use differ: contractions, digit groups, Han beside Latin, marks, white space, line ends."""
 
 
 class Backend(Protocol):
@@ -35,6 +45,10 @@ def _pack(ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(ids)}I", *ids)
 
 
+def _largest(flat: bytes) -> int:
+    return int(np.frombuffer(flat, dtype="<u4").max()) if flat else -1
+
+
 class _Splintr:
     """Vocabularies that splintr-rs bundles. Only `encode_ordinary` is safe: its other calls parse special tokens."""
 
@@ -49,16 +63,35 @@ class _Splintr:
         self.encode = loaded.encode_ordinary
         self._decode = loaded.decode_bytes
         self._flat = loaded.encode_flat
-        self._stems = sorted({"<|" if text.startswith("<|") else text for text in self.special_ids})
+        self._first_special = self._all_above()
+
+    def _all_above(self) -> int:
+        """Id from which on there are only special tokens; 0 when ordinary ones lie among them."""
+        ids = set(self.special_ids.values())
+        first = min(ids, default=0)
+        return first if all(token in ids or not self._known(token) for token in range(first, max(ids, default=0))) else 0
+
+    def _known(self, token: int) -> bool:
+        try:
+            return bool(self._decode([token]))
+        except ValueError:  # a hole in the vocabulary
+            return False
 
     def encode_flat(self, text: str) -> bytes:
-        # splintr's flat call, three times as fast, parses special tokens: only for texts that cannot hold one
-        if any(stem in text for stem in self._stems):
+        """Ids without a Python object for each.
+
+        splintr's flat call parses special tokens; they lie above all others here, so the largest id tells whether it met one.
+        """
+        if not self._first_special:
             return _pack(self.encode(text))
-        return bytes(self._flat(text))
+        flat: bytes = self._flat(text)
+        return flat if _largest(flat) < self._first_special else _pack(self.encode(text))
 
     def token_bytes(self, token: int) -> bytes:
-        return bytes(self._decode([token]))
+        try:
+            return bytes(self._decode([token]))
+        except ValueError:  # a hole in the vocabulary
+            return b""
 
 
 class _Tiktoken:
@@ -72,11 +105,11 @@ class _Tiktoken:
             raise TokenizerError("target.tokenizer.pattern: the tiktoken backend needs the split pattern; found none")
         if not Path(spec.name).is_file():
             raise TokenizerError(f"target.tokenizer.name {spec.name}: no such rank file")
-        self._ranks = load_tiktoken_bpe(spec.name)
-        loaded = tiktoken.Encoding(spec.name, pat_str=spec.pattern, mergeable_ranks=self._ranks, special_tokens=special_tokens)
-        self.special_ids = dict(special_tokens)
+        ranks = load_tiktoken_bpe(spec.name)
+        loaded = tiktoken.Encoding(spec.name, pat_str=spec.pattern, mergeable_ranks=ranks, special_tokens={})
         self.encode = loaded.encode_ordinary
-        self._bytes = {token: piece for piece, token in self._ranks.items()}
+        self._bytes = {token: piece for piece, token in ranks.items()}
+        self.special_ids = {text: token for text, token in special_tokens.items() if token not in self._bytes}  # a ranked id is ordinary text
 
     def encode_flat(self, text: str) -> bytes:
         return _pack(self.encode(text))
@@ -100,9 +133,8 @@ class _Transformers:
             raise TokenizerError(
                 f"target.tokenizer.name {spec.name!r}: no fast tokenizer there, so special tokens cannot be switched off; use the tiktoken backend"
             )
-        fast.encode_special_tokens = True
-        self._fast = fast
         added = fast.get_added_tokens_decoder()
+        self._fast = _without_added_tokens(fast)
         self.special_ids = {token.content: index for index, token in added.items()}
         self._special = set(added)
         self._unicode_to_byte = {char: byte for byte, char in _byte_level_alphabet().items()}
@@ -114,13 +146,19 @@ class _Transformers:
         return _pack(self.encode(text))
 
     def token_bytes(self, token: int) -> bytes:
-        piece = self._fast.id_to_token(token)
-        if piece is None or token in self._special:
+        piece = None if token in self._special else self._fast.id_to_token(token)
+        if piece is None:
             return b""
         try:
             return bytes(self._unicode_to_byte[char] for char in piece)
         except KeyError as error:
             raise TokenizerError(f"id {token} is {piece!r}: not a byte-level token; only byte-level BPE is supported") from error
+
+
+def _without_added_tokens(fast: Any) -> Any:
+    """Give a copy that knows no added token: the library can switch off the special ones only, and Qwen's ``<think>`` is not among them."""
+    tree = json.loads(fast.to_str())
+    return type(fast).from_str(json.dumps({**tree, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}))
 
 
 def _byte_level_alphabet() -> dict[int, str]:
@@ -136,8 +174,9 @@ class Tokenizer:
     def __init__(self, spec: TokenizerSpec, backend: Backend, vocab_size: int) -> None:
         self.spec = spec
         self.vocab_size = vocab_size
-        self.special_ids = {text: token for text, token in backend.special_ids.items() if token < vocab_size}
-        """Special tokens that the tokenizer knows and the model has a row for."""
+        self._size = min(spec.size or vocab_size, vocab_size)
+        self.special_ids = {text: token for text, token in backend.special_ids.items() if token < self._size}
+        """Special tokens that the tokenizer knows and the model has: what a library names beyond them is its own invention."""
         self.special_texts = {token: text for text, token in self.special_ids.items()}
         self._backend = backend
         self._pieces: dict[int, bytes] = {}
@@ -174,7 +213,7 @@ class Tokenizer:
         """Bytes of an ordinary token; empty for a special one, an unused id, or one outside the vocabulary."""
         piece = self._pieces.get(token)
         if piece is None:
-            inside = 0 <= token < self.vocab_size and token not in self.special_texts
+            inside = 0 <= token < self._size and token not in self.special_texts
             piece = self._pieces[token] = self._backend.token_bytes(token) if inside else b""
         return piece
 
@@ -191,13 +230,13 @@ class Tokenizer:
         return self.token_bytes(token).decode("utf-8", "backslashreplace")
 
     def sha256(self) -> str:
-        """Digest of every id's bytes, of the special tokens, and of the habits that change how text is cut."""
+        """Digest of every id's bytes, of the special tokens, and of how text is cut: limits, and the ids of a text that tells split patterns apart."""
         digest = hashlib.sha256()
-        for token in range(self.vocab_size):
+        for token in range(self._size):
             piece = self._backend.token_bytes(token)
             digest.update(len(piece).to_bytes(4, "little") + piece)
         digest.update(repr(sorted(self.special_ids.items())).encode())
-        digest.update(repr((self.spec.pattern, self.spec.max_run, self.spec.max_chars)).encode())
+        digest.update(repr((self.spec.max_run, self.spec.max_chars, self.encode(_SPLIT_PROBE))).encode())
         return digest.hexdigest()
 
 
@@ -309,8 +348,8 @@ class _PromptTokenizer:
         self.unk_token_id = None
         self.eos_token_id = record.role_id("end")
         self._tokenizer = tokenizer
-        self._special = record.special_tokens
-        self._marker = re.compile("(" + "|".join(sorted(map(re.escape, record.special_tokens), key=len, reverse=True)) + ")")
+        self._special = tokenizer.special_ids
+        self._marker = re.compile("(" + "|".join(sorted(map(re.escape, self._special), key=len, reverse=True)) + ")")
 
     def encode(self, text: str, *_args: Any, **_kwargs: Any) -> list[int]:
         ids: list[int] = []
@@ -352,5 +391,5 @@ class PromptRenderer:
         """
         try:
             return list(self._renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, NotImplementedError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, RuntimeError) as error:
             raise InputError(f"the prompt cannot be rendered: {type(error).__name__}: {error}") from error

@@ -3,7 +3,6 @@
 import json
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +10,9 @@ import pytest
 from pipeline.schema.target import TargetRecord
 from pipeline.targets import open_target
 from pipeline.tokens import Tokenizer
+from tests.standins import StandIns, built
+from tests.workspace import ROOT as ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
 
 
@@ -50,6 +50,12 @@ def kimi() -> TargetRecord:
 def tokenizer() -> Tokenizer:
     """Kimi-K2.5's real tokenizer."""
     return open_target("kimi_k25")[1]
+
+
+@pytest.fixture(scope="session")
+def standin_build(tmp_path_factory: pytest.TempPathFactory) -> StandIns:
+    """A workspace of stand-in stages, built and committed; not to be changed: take `.copy(to)`."""
+    return built(tmp_path_factory.mktemp("standins") / "repository")
 
 
 def shared_cases(area: str) -> list[dict[str, Any]]:

@@ -8,7 +8,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.conftest import ROOT
+ROOT = Path(__file__).resolve().parent.parent
+"""This repository."""
 
 _RAN = re.compile(r"^Running stage '([^']+)'", re.MULTILINE)
 

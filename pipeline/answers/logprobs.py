@@ -6,6 +6,7 @@ servers that report decoded text instead show nothing (or U+FFFD) for it, and th
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from pipeline.schema.target import TargetRecord
@@ -44,25 +45,33 @@ class Vocabulary:
 
 
 class Found(NamedTuple):
-    """What logprobs say."""
+    """What one list of entries says."""
 
-    ids: list[int]
+    ids: list[int | None]
+    """An id for each sampled token; None where its bytes leave a choice."""
     explicit: bool
     """Whether the server named the ids themselves."""
 
+    def certain(self) -> list[int] | None:
+        """All ids, when each is certain."""
+        known = [token for token in self.ids if token is not None]
+        return known if len(known) == len(self.ids) else None
 
-def ids_of(logprobs: Any, vocabulary: Vocabulary) -> tuple[list[Found], list[Found]]:
-    """Ids of the whole answer's entries, and of its parts (reasoning, content), where every entry of a list is certain."""
+
+def found_in(logprobs: Any, vocabulary: Vocabulary) -> list[Found]:
+    """What a choice's `logprobs` say: one list over the whole answer, as most servers send it, or one each for reasoning and content."""
     if not isinstance(logprobs, dict):
-        return [], []
+        return []
     direct = logprobs.get("token_ids")
     if isinstance(direct, list) and direct and all(type(token) is int for token in direct):
-        return [Found(direct, True)], []
-    lists = [_entries(logprobs.get(key), vocabulary) for key in ("reasoning_content", "content")]
-    found = [entry for entry in lists if entry is not None]
-    if len(found) == 2:
-        return [Found(found[0].ids + found[1].ids, found[0].explicit and found[1].explicit)], found
-    return found, found
+        return [Found(direct, True)]
+    lists = (_entries(logprobs.get(key), vocabulary) for key in ("reasoning_content", "content"))
+    return [entry for entry in lists if entry is not None]
+
+
+def joined(parts: Sequence[Found]) -> Found:
+    """Lists that follow each other, as one."""
+    return Found([token for part in parts for token in part.ids], all(part.explicit for part in parts))
 
 
 def _entries(entries: Any, vocabulary: Vocabulary) -> Found | None:
@@ -70,9 +79,8 @@ def _entries(entries: Any, vocabulary: Vocabulary) -> Found | None:
         return None
     named = [_named_id(entry) for entry in entries]
     if all(token is not None for token in named):
-        return Found([token for token in named if token is not None], True)
-    ids = _from_bytes([_bytes(entry) for entry in entries], vocabulary)
-    return None if ids is None else Found(ids, False)
+        return Found(named, True)
+    return Found(list(_from_bytes([_bytes(entry) for entry in entries], vocabulary)), False)
 
 
 def _named_id(entry: dict[str, Any]) -> int | None:
@@ -95,22 +103,16 @@ def _bytes(entry: dict[str, Any]) -> bytes:
         return b""
 
 
-def _from_bytes(pieces: Sequence[bytes], vocabulary: Vocabulary) -> list[int] | None:
-    """Ids of a run of tokens, or None when some token's id is not certain."""
-    ids: list[int] = []
-    pending = 0
+def _from_bytes(pieces: Sequence[bytes], vocabulary: Vocabulary) -> Iterator[int | None]:
+    """An id, or None, for each sampled token. A run of tokens without bytes belongs to the character that the next one completes."""
+    silent = 0
     for piece in pieces:
-        if not piece or (piece.replace(_REPLACEMENT, b"") == b"" and vocabulary.find(piece) is None):
-            pending += 1
-            continue
-        if pending:
-            options = [] if pending >= MAX_PARTS else list(vocabulary.splits(piece, pending + 1))[:2]
-            if len(options) != 1:
-                return None
-            ids += options[0]
-            pending = 0
-        elif (token := vocabulary.find(piece)) is not None:
-            ids.append(token)
+        if not piece or (not piece.replace(_REPLACEMENT, b"") and vocabulary.find(piece) is None):
+            silent += 1
+        elif not silent:
+            yield vocabulary.find(piece)
         else:
-            return None
-    return None if pending else ids
+            ways = [] if silent >= MAX_PARTS else list(islice(vocabulary.splits(piece, silent + 1), 2))
+            yield from ways[0] if len(ways) == 1 else [None] * (silent + 1)
+            silent = 0
+    yield from [None] * silent

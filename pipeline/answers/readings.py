@@ -6,15 +6,20 @@ A reading says where each special token stands. The billed count decides between
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pipeline.answers.answer import Answer, Call
 from pipeline.answers.formats import CallIds, Format, NamedCall, Thinking
 from pipeline.answers.markers import Markers, Piece
+from pipeline.answers.seams import templated
 
 MAX_READINGS = 48
 """Alternatives tried at most; beyond, an answer is too ambiguous for a count to decide."""
+
+
+TRUNCATED = {"call": "truncated_in_tool_call", "content": "truncated_in_content", "reasoning": "truncated_in_reasoning"}
+"""Where an answer was cut, to the code of the flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,42 +60,89 @@ class Context:
     call_ids: CallIds
 
 
-def readings(answer: Answer, context: Context, thinking: Thinking, calls_before: int | None) -> Iterator[Reading]:
-    """All readings, the most likely first, each once; `calls_before` counts the conversation's earlier calls, None if unknown."""
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """What the prompt leaves behind."""
+
+    thinking: Thinking
+    calls_before: int | None = None
+    """Tool calls of the conversation so far; None where it is not known."""
+
+
+Marked = Callable[[str], bool]
+"""Whether a text could spell out a special token."""
+
+
+def readings(answer: Answer, context: Context, prompted: Prompted, marked: Marked) -> Iterator[Reading]:
+    """All readings, the most likely first, each once."""
+    if (only := _plain_reading(answer, context.markers, prompted, marked)) is not None:
+        yield only
+        return
     seen = set()
-    combined = ((view, calls) for view in views(answer, context, thinking) for calls in _call_options(answer, view, context, calls_before))
+    combined = ((v, calls) for v in views(answer, context, prompted.thinking, marked) for calls in _call_options(answer, v, context, prompted.calls_before))
     for view, (call_pieces, repairs, reasons) in itertools.islice(combined, MAX_READINGS):
-        for pieces, more in _tails(answer, view, call_pieces, context, thinking):
-            if pieces not in seen:
-                seen.add(pieces)
-                flags = tuple(dict.fromkeys((*view.reasons, *reasons, *more)))
-                yield Reading(pieces, (*view.repairs, *repairs), flags, view.rejects)
+        for pieces, more in _tails(answer, view, call_pieces, context, prompted.thinking):
+            flags = tuple(dict.fromkeys((*view.reasons, *reasons, *more)))
+            for whole, seams in ((pieces, ()), (templated(pieces, context.format.seams), ("template_seams",))):
+                if whole not in seen:
+                    seen.add(whole)
+                    yield Reading(whole, (*view.repairs, *repairs, *seams), flags, view.rejects)
 
 
-def views(answer: Answer, context: Context, thinking: Thinking) -> Iterator[View]:
+def _plain_reading(answer: Answer, markers: Markers, prompted: Prompted, marked: Marked) -> Reading | None:
+    """The one reading of an answer that leaves no choice, as most do: reasoning, its close, content, the end."""
+    if prompted.thinking != "open" or answer.calls or answer.finish != "stop" or answer.other_reasoning is not None or "think_close" not in markers.roles:
+        return None
+    if not (answer.reasoning and answer.content) or marked(answer.reasoning) or marked(answer.content):
+        return None
+    pieces = (Piece("reasoning", None, answer.reasoning), markers.piece("think_close"), Piece("content", None, answer.content), markers.piece("end"))
+    return Reading(pieces)
+
+
+def views(answer: Answer, context: Context, thinking: Thinking, marked: Marked) -> Iterator[View]:
     """Readings of the text fields."""
     texts = [answer.reasoning] if answer.other_reasoning is None else [answer.reasoning, answer.other_reasoning]
     for text in texts:
         notes = () if len(texts) == 1 else ("reasoning_fields_differ",)
-        for reasoning, closed, content, repairs in _splits(text, answer, context.markers, thinking):
+        raw = marked(text) or marked(answer.content)
+        for reasoning, closed, content, repairs in (
+            _splits(text, answer, context.markers, thinking) if raw else _unmarked(text, answer, context.markers, thinking)
+        ):
             for body, ended in _terminators(content, context.markers):
-                for view in _sections(reasoning, closed, body, answer, context.markers):
-                    yield _judged(replace(view, repairs=(*notes, *repairs, *ended, *view.repairs)), answer, thinking)
+                for view in _sections(reasoning, closed, body, answer, context.markers) if raw else (_literal(reasoning, closed, body),):
+                    yield _judged(view, answer, thinking, (*notes, *repairs, *ended))
 
 
-def _splits(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking) -> Iterator[tuple[str, bool, str, tuple[str, ...]]]:
-    """Ways to tell reasoning from content: (reasoning, closed, content, repairs)."""
+Split = tuple[str, bool, str, tuple[str, ...]]
+"""(reasoning, closed, content, repairs)"""
+
+
+def _unmarked(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking) -> Iterator[Split]:
+    """Ways to tell reasoning from content where no special token is spelled out: by the fields, unless the answer was cut."""
+    if "think_close" not in markers.roles or thinking == "closed":
+        yield reasoning, False, answer.content, ()
+        return
+    follows = bool(answer.content or answer.calls)
+    closed = follows or bool(reasoning and answer.finish != "length")
+    yield (reasoning, closed, answer.content, ()) if thinking == "open" or reasoning else ("", False, answer.content, ())
+    if answer.finish == "length" and thinking == "open":
+        if reasoning and not follows:
+            yield reasoning, True, answer.content, ()
+        elif answer.content and not reasoning and not answer.calls:
+            yield answer.content, False, "", ("content_is_reasoning",)
+
+
+def _splits(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking) -> Iterator[Split]:
+    """Ways to tell reasoning from content where think tags may be spelled out; the fields as they are come last."""
     content, opened, close = answer.content, markers.text("think_open"), markers.text("think_close")
-    follows = bool(content or answer.calls)
     if close is None or thinking == "closed":
         yield reasoning, False, content, ()
         return
-    literal = (reasoning, follows or bool(reasoning and answer.finish != "length"), content, ())
-    repairs: list[str] = []
+    repairs: tuple[str, ...] = ()
     if opened and reasoning.startswith(opened):
-        reasoning, repairs = reasoning.removeprefix(opened), ["strip_think_open"]
+        reasoning, repairs = reasoning.removeprefix(opened), ("strip_think_open",)
     elif opened and not reasoning and content.startswith(opened):
-        content, repairs = content.removeprefix(opened), ["strip_think_open"]
+        content, repairs = content.removeprefix(opened), ("strip_think_open",)
     if close in reasoning and not content and not answer.calls:
         before, _, after = reasoning.partition(close)
         yield before, True, after, (*repairs, "split_close_tag_in_reasoning")
@@ -101,14 +153,12 @@ def _splits(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking
     elif not reasoning and close in content:
         before, _, after = content.partition(close)
         yield before, True, after, (*repairs, "split_close_tag_in_content")
+        if thinking == "open":
+            yield "", True, content, (*repairs, "literal_close_tag")
+        return
     elif repairs:
-        yield reasoning, literal[1], content, tuple(repairs)
-    yield literal if thinking == "open" or answer.reasoning else ("", False, answer.content, ())
-    if answer.finish == "length" and thinking == "open":
-        if reasoning and not follows:
-            yield reasoning, True, content, tuple(repairs)
-        elif content and not reasoning and not answer.calls:
-            yield content, False, "", (*repairs, "content_is_reasoning")
+        yield reasoning, bool(content or answer.calls or answer.finish != "length"), content, repairs
+    yield from _unmarked(answer.reasoning, answer, markers, thinking)
 
 
 def _terminators(content: str, markers: Markers) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -121,10 +171,7 @@ def _terminators(content: str, markers: Markers) -> Iterator[tuple[str, tuple[st
 
 def _sections(reasoning: str, closed: bool, content: str, answer: Answer, markers: Markers) -> Iterator[View]:
     """Raw tool sections as special tokens or as literal text; the likelier first."""
-    literal = View(_text("reasoning", reasoning), closed, _text("content", content))
-    if not (markers.may_hold(content) or markers.may_hold(reasoning)):
-        yield literal
-        return
+    literal = _literal(reasoning, closed, content)
     structural: list[View] = []
     section = markers.section(content)
     if section is not None:
@@ -140,6 +187,10 @@ def _sections(reasoning: str, closed: bool, content: str, answer: Answer, marker
     yield from [*structural, literal] if likely else [literal, *structural]
 
 
+def _literal(reasoning: str, closed: bool, content: str) -> View:
+    return View(_text("reasoning", reasoning), closed, _text("content", content))
+
+
 def _cut(view: View, open_in: str | None, closed: bool, answer: Answer) -> View:
     """Say where a raw section breaks off, if it does."""
     if answer.finish == "length" and (open_in or not closed):
@@ -149,17 +200,21 @@ def _cut(view: View, open_in: str | None, closed: bool, answer: Answer) -> View:
     return view
 
 
-def _judged(view: View, answer: Answer, thinking: Thinking) -> View:
-    """Add what the reading as a whole says against the row."""
+def _judged(view: View, answer: Answer, thinking: Thinking, repairs: tuple[str, ...]) -> View:
+    """Add the repairs that came before, and what the reading as a whole says against the row."""
+    reasons, rejects, cut_in = view.reasons, view.rejects, view.cut_in
     if answer.finish == "length":
-        where = view.cut_in or ("call" if answer.calls else "content" if view.closed or (view.body and not view.reasoning) else "reasoning")
-        code = {"call": "truncated_in_tool_call", "content": "truncated_in_content", "reasoning": "truncated_in_reasoning"}[where]
-        return replace(view, cut_in=where, reasons=(*view.reasons, code))
-    if view.reasoning and not view.body and not answer.calls and not view.raw_calls:
-        return replace(view, rejects=("no_think_close", "empty_answer"))
-    if thinking == "open" and not view.reasoning and view.body:
-        return replace(view, repairs=(*view.repairs, "reasoning_empty"))
-    return view
+        cut_in = cut_in or ("call" if answer.calls else "content" if view.closed or (view.body and not view.reasoning) else "reasoning")
+        reasons = (*reasons, TRUNCATED[cut_in])
+    elif view.reasoning and not view.body and not answer.calls and not view.raw_calls:
+        rejects = ("no_think_close", "empty_answer")
+    elif "literal_close_tag" in repairs:
+        reasons = (*reasons, "literal_close_tag")
+    elif thinking == "open" and not view.reasoning and view.body:
+        repairs = (*repairs, "reasoning_empty")
+    elif not repairs:
+        return view
+    return View(view.reasoning, view.closed, view.body, view.raw_calls, cut_in, (*repairs, *view.repairs), reasons, rejects)
 
 
 CallOption = tuple[tuple[Piece, ...], tuple[str, ...], tuple[str, ...]]
@@ -277,8 +332,8 @@ def _tails(answer: Answer, view: View, calls: tuple[Piece, ...], context: Contex
             yield whole[: len(whole) - keep + 1], ()
         return
     yield (*whole, markers.piece("end")), ()
-    if close and calls and view.reasoning and not body:
-        yield (*start, *calls, markers.piece("end")), ("tool_section_inside_reasoning",)
+    if close and view.reasoning and (*body, *calls)[0:1] and (*body, *calls)[0].kind in ("tools_open", "call_open"):
+        yield (*start, *body, *calls, markers.piece("end")), ("tool_section_inside_reasoning",)
     if answer.finish == "unknown":
         yield whole, ("finish_unknown",)
 

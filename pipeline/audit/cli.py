@@ -2,33 +2,55 @@
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline.artifacts import read_bytes
-from pipeline.audit.config import AuditSection
-from pipeline.audit.context import make_context
+from pipeline.artifacts import read_bytes, write_text
+from pipeline.audit.batch import Batch
+from pipeline.audit.config import AuditSection, ExpectSection
+from pipeline.audit.context import Context, make_context
+from pipeline.audit.explain import explained
+from pipeline.audit.fit import check_fit
+from pipeline.audit.foreign import open_tokens
+from pipeline.audit.heldout import read_heldout
 from pipeline.audit.outputs import Outputs, write_audit
-from pipeline.audit.source import Source, parquet
+from pipeline.audit.prices import read_prices
+from pipeline.audit.source import Source
+from pipeline.audit.workers import suitable
 from pipeline.errors import ConfigError
+from pipeline.report.markdown import markdown
 from pipeline.targets import open_target
 
 CONF = Path("conf/audit")
+WORDS = ("required", "optional", "forbidden")
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m pipeline audit", description="Exit code: 0 go, 1 no-go, 2 wrong usage or input.")
     parser.add_argument("--target", required=True, help="conf/target/<name>.yaml, or the path of a fingerprint.json")
-    parser.add_argument("--tokens", required=True, type=Path, help="tokens.parquet, or Parquet or JSONL with input_ids and output_ids")
-    parser.add_argument("--out", required=True, type=Path, help="folder for summary.json, findings.parquet, report.html and accepted.parquet")
+    parser.add_argument("--tokens", required=True, type=Path, help="tokens.parquet, or Parquet or JSONL with output_ids and, where known, input_ids")
+    parser.add_argument("--out", type=Path, help="folder for summary.json, summary.md, findings.parquet, report.html and accepted.parquet")
+    parser.add_argument("--explain", metavar="ID", help="print everything known of one row, and write nothing")
     parser.add_argument("--prompts", type=Path, help="prompts.jsonl: adds what was asked and the tools on offer")
     parser.add_argument("--responses", type=Path, help="responses.jsonl: adds usage, cost, model and provider as received")
+    parser.add_argument("--heldout", type=Path, help="JSONL of evaluation prompts that must not be trained on")
+    parser.add_argument("--against", type=Path, action="append", default=[], help="another dataset's tokens, to find duplicates across both; may be repeated")
+    parser.add_argument("--endpoints", type=Path, help="generate.json of a build, for the prices that the endpoints listed")
+    parser.add_argument("--workers", type=int, help="processes; the result does not depend on it (default: by the file's size)")
     parser.add_argument("--config", default="default", help="conf/audit/<name>.yaml, or a path ending in .yaml (default: default)")
-    return parser.parse_args(argv)
+    parser.add_argument("--reasoning", choices=WORDS, default="optional", help="what the dataset expects of every answer (default: optional)")
+    parser.add_argument("--tool-calls", choices=WORDS, default="optional", help="what the dataset expects of every answer (default: optional)")
+    parser.add_argument("--allow", action="append", default=[], help="a provider that may answer; may be repeated; none allows any")
+    parser.add_argument("--deny", action="append", default=[], help="a provider that may not answer; may be repeated")
+    options = parser.parse_args(argv)
+    if (options.out is None) == (options.explain is None):
+        parser.error("give --out DIR for an audit, or --explain ID for one row")
+    return options
 
 
 def load_section(name: str) -> AuditSection:
@@ -45,10 +67,18 @@ def load_section(name: str) -> AuditSection:
     try:
         return AuditSection.model_validate(YAML(typ="safe", pure=True).load(read_bytes(path).decode()))
     except ValidationError as error:
-        listed = "\n  ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}; found {e['input']!r}" for e in error.errors())
+        listed = "\n  ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}; found {str(e['input'])[:200]!r}" for e in error.errors())
         raise ConfigError(f"{path}: not a valid audit config:\n  {listed}") from error
     except (YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from error
+
+
+def others(paths: list[Path], context: Context) -> Iterator[tuple[str, Batch]]:
+    """Batches of other datasets, each with its name: the file's, or its folder's where that is a build's."""
+    for path in paths:
+        name = path.parent.name if path.name in ("tokens.parquet", "accepted.parquet") and path.parent.name else path.name
+        for batch in Source(open_tokens(path)).batches(context):
+            yield name, batch
 
 
 def main(argv: list[str]) -> int:
@@ -61,9 +91,22 @@ def main(argv: list[str]) -> int:
     options = arguments(argv)
     section = load_section(options.config)
     record, tokenizer = open_target(options.target)
-    outputs = Outputs(options.out / "accepted.parquet", options.out / "findings.parquet", options.out / "report.html", options.out / "summary.json")
-    source = Source(parquet(options.tokens), options.prompts, options.responses)
-    summary = write_audit(f"Audit of {options.tokens.name}", source, make_context(record, tokenizer), section, outputs)
+    heldout = read_heldout(options.heldout, tokenizer, section.contamination.n) if options.heldout else None
+    expect = ExpectSection(reasoning=options.reasoning, tool_calls=options.tool_calls)
+    prices = read_prices(options.endpoints) if options.endpoints else None
+    context = make_context(record, tokenizer, expect, options.allow, options.deny, heldout, prices)
+    source = Source(open_tokens(options.tokens), options.prompts, options.responses)
+    if options.explain is not None:
+        print(explained(source, context, section, options.explain))
+        return 0
+    for batch in source.batches(context):
+        check_fit(batch, options.tokens)
+        break
+    out = options.out
+    outputs = Outputs(out / "accepted.parquet", out / "findings.parquet", out / "report.html", out / "summary.json")
+    workers = options.workers or suitable(options.tokens)
+    summary = write_audit(f"Audit of {options.tokens.name}", source, context, section, outputs, others(options.against, context), workers)
+    write_text(out / "summary.md", markdown({options.tokens.name: summary}))
     gate = summary["gate"]
     print(f"{gate['verdict']}: {summary['accepted']} of {summary['rows']} rows accepted; report: {outputs.report}")
     for reason in gate["reasons"]:

@@ -54,7 +54,7 @@ class CostSection(CheckSection):
     max_rate: float = Field(0.02, ge=0)
     """Share by which the cost may differ."""
     prices: dict[str, TokenPrice] = Field(default_factory=dict)
-    """By provider's name; providers that are not named are not checked."""
+    """By provider's name; for others the prices that the endpoints listed when the answers were made, where those are known."""
 
 
 class ModelSection(CheckSection):

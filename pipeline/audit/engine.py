@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pipeline.audit.admit import left_out
 from pipeline.audit.batch import Batch
-from pipeline.audit.checks import CHECKS, Across, Check, Complaint
+from pipeline.audit.checks.catalog import CHECKS, Across, Check, Complaint
 from pipeline.audit.config import AuditSection, CheckSection
 from pipeline.audit.samples import Samples
 from pipeline.audit.stats import Stats
@@ -19,6 +19,8 @@ from pipeline.schema.findings import Finding
 Write = Callable[[list[dict[str, Any]]], None]
 RowFinding = tuple[int, Finding]
 """Row and what a check has against it."""
+_LATE = 1024
+"""Findings of checks across rows that are handed on at a time."""
 
 
 @dataclass
@@ -80,58 +82,89 @@ def findings_of(batch: Batch, section: AuditSection) -> list[RowFinding]:
     return sorted(found, key=lambda item: item[0])
 
 
-class Facts:
-    """What the checks across rows keep of each row, other files' rows first."""
+@dataclass
+class Part:
+    """What one batch adds, ready to be merged in row order; the batch itself is not kept."""
 
-    def __init__(self, section: AuditSection) -> None:
-        self._active = [(check, settings) for check, settings in active(section) if isinstance(check, Across)]
-        self._facts: dict[str, list[NDArray[Any]]] = {check.name: [] for check, _settings in self._active}
+    start: int
+    found: list[RowFinding]
+    """With rows counted in the batch."""
+    stats: Stats
+    samples: Samples
+    facts: dict[str, NDArray[Any]]
+    """What each check across rows keeps of the batch's rows."""
+    ids: Any
+    """Arrow column of the rows' ids."""
+
+
+def facts_of(batch: Batch, section: AuditSection) -> dict[str, NDArray[Any]]:
+    """What the checks across rows keep of a batch."""
+    return {check.name: check.facts(batch, settings) for check, settings in active(section) if isinstance(check, Across)}
+
+
+def examine(batch: Batch, section: AuditSection) -> Part:
+    """Do everything that one batch alone can tell: pure, so that batches may be examined anywhere, in any order."""
+    found = findings_of(batch, section)
+    stats, samples = Stats(), Samples()
+    stats.add(batch, found)
+    samples.add(batch, found)
+    return Part(batch.start, found, stats, samples, facts_of(batch, section), batch.table.column("id"))
+
+
+class Facts:
+    """What the checks across rows keep of all rows, other files' rows first."""
+
+    def __init__(self) -> None:
+        self._facts: dict[str, list[NDArray[Any]]] = {}
         self._names: list[Any] = []
         self._prefixes: list[str] = []
         self._starts = [0]
 
-    def add(self, batch: Batch, prefix: str = "") -> None:
+    def add(self, facts: dict[str, NDArray[Any]], ids: Any, prefix: str = "") -> None:
         """Keep a batch's facts; ``prefix`` names the file of rows that are only compared with."""
-        for check, settings in self._active:
-            self._facts[check.name].append(check.facts(batch, settings))
-        self._names.append(batch.table.column("id"))
+        for name, values in facts.items():
+            self._facts.setdefault(name, []).append(values)
+        self._names.append(ids)
         self._prefixes.append(prefix)
-        self._starts.append(self._starts[-1] + batch.size)
+        self._starts.append(self._starts[-1] + len(ids))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
 
     def name(self, row: int) -> str:
         """Id of a row, with the file's name before it where it is another one."""
         chunk = int(np.searchsorted(self._starts, row, side="right")) - 1
         return f"{self._prefixes[chunk]}{self._names[chunk][row - self._starts[chunk]].as_py()}"
 
-    def findings(self, first: int) -> Iterator[RowFinding]:
+    def findings(self, first: int, section: AuditSection) -> Iterator[RowFinding]:
         """Findings about the rows from ``first`` on, check by check; their rows are counted from there."""
-        for check, settings in self._active:
-            facts = np.concatenate(self._facts.pop(check.name)) if self._names else np.zeros((0, 1), dtype=np.uint64)
-            for complaint in check.run(facts, self.name, settings) if len(facts) else ():
+        for check, settings in active(section):
+            if not isinstance(check, Across) or check.name not in self._facts:
+                continue
+            for complaint in check.run(np.concatenate(self._facts.pop(check.name)), self.name, settings):
                 if complaint.row >= first:
                     yield complaint.row - first, to_finding(check.name, settings, complaint, self.name(complaint.row))
 
 
-def audit(batches: Iterator[Batch], section: AuditSection, write: Write, others: Iterable[tuple[str, Batch]] = ()) -> Tally:
-    """Run the checks over all rows; hand findings to ``write`` as rows of schema/findings.py.
+def audit(parts: Iterable[Part], section: AuditSection, write: Write, others: Iterable[tuple[str, Batch]] = ()) -> Tally:
+    """Merge parts, in row order; hand findings to ``write`` as rows of schema/findings.py.
 
     Findings come in row order; those of checks across rows follow. ``others`` are batches of other datasets, each with a name.
     """
-    tally, facts, before = Tally(), Facts(section), 0
+    tally, facts = Tally(), Facts()
     for name, batch in others:
-        facts.add(batch, f"{name}:")
-        before += batch.size
-    for batch in batches:
-        found = findings_of(batch, section)
-        write([finding.to_row() for _row, finding in found])
-        _count(tally, found, batch.start)
-        tally.samples.add(batch, found)
-        tally.stats.add(batch, found)
-        facts.add(batch)
+        facts.add(facts_of(batch, section), batch.table.column("id"), f"{name}:")
+    before = len(facts)
+    for part in parts:
+        write([finding.to_row() for _row, finding in part.found])
+        _count(tally, part.found, part.start)
+        tally.samples.merge(part.samples)
+        tally.stats.merge(part.stats)
+        facts.add(part.facts, part.ids)
     late: list[RowFinding] = []
-    for row, finding in facts.findings(before):
+    for row, finding in facts.findings(before, section):
         late.append((row, finding))
-        if len(late) == 1024:
+        if len(late) == _LATE:
             _finish(tally, late, write)
             late = []
     _finish(tally, late, write)

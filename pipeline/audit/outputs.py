@@ -1,5 +1,6 @@
 """One audit from its source to its four files; the same for the build's stage and for files from elsewhere."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -7,13 +8,15 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.artifacts import write_json, write_text
+from pipeline.audit.batch import Batch
 from pipeline.audit.config import AuditSection
 from pipeline.audit.context import Context
 from pipeline.audit.engine import Tally, audit
-from pipeline.audit.page import page
+from pipeline.audit.page import report
 from pipeline.audit.source import Source
 from pipeline.audit.summary import summarize
 from pipeline.audit.verdict import judge
+from pipeline.audit.workers import parts
 from pipeline.schema.findings import SCHEMA as FINDINGS
 from pipeline.schema.tokens import SCHEMA as TOKENS
 from pipeline.tables import writing_table
@@ -29,13 +32,24 @@ class Outputs:
     summary: Path
 
 
-def write_audit(title: str, source: Source, context: Context, section: AuditSection, outputs: Outputs) -> dict[str, Any]:
-    """Audit all rows and write findings, the accepted rows, the report and, last, the summary; return the summary."""
+def write_audit(
+    title: str,
+    source: Source,
+    context: Context,
+    section: AuditSection,
+    outputs: Outputs,
+    others: Iterable[tuple[str, Batch]] = (),
+    workers: int = 1,
+) -> dict[str, Any]:
+    """Audit all rows and write findings, the accepted rows, the report and, last, the summary; return the summary.
+
+    ``others`` are batches of other datasets, each with its name, that rows may not repeat. What is written does not depend on ``workers``.
+    """
     with writing_table(outputs.findings, FINDINGS) as findings:
-        tally = audit(source.batches(context), section, findings.write_rows)
+        tally = audit(parts(source, context, section, workers), section, findings.write_rows, others)
     write_accepted(source, tally, outputs.accepted)
     summary = summarize(tally, section, judge(tally, section))
-    write_text(outputs.report, page(title, summary))
+    write_text(outputs.report, report(title, summary, tally, context, not_asked(source, context)))
     write_json(outputs.summary, summary)
     return summary
 
@@ -47,3 +61,13 @@ def write_accepted(source: Source, tally: Tally, path: Path) -> None:
         for table in source.small_tables():
             accepted.write(table.filter(pa.array(tally.keep[start : start + table.num_rows])))
             start += table.num_rows
+
+
+def not_asked(source: Source, context: Context) -> list[str]:
+    """Say which files were not given, and which checks therefore found nothing to ask about."""
+    missing = [
+        (source.prompts, "No prompts were given, so tool_name and tool_schema asked nothing. "),
+        (source.responses, "No responses were given, so cost, model_name, reasoning_count and answer_error asked little or nothing. "),
+        (context.heldout, "No held-out file was given, so contamination asked nothing. "),
+    ]
+    return [note for given, note in missing if given is None]

@@ -1,15 +1,251 @@
-"""report.html of one dataset's audit."""
+"""report.html of one dataset's audit: the verdict first, then the checks, the providers, and the rows to look at."""
 
-from html import escape
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 
-def page(title: str, summary: dict[str, Any]) -> str:
-    """One self-contained page: the verdict, then the numbers behind it."""
-    gate = summary["gate"]
-    rows = "".join(f"<tr><td>{escape(name)}</td><td>{escape(check['severity'])}</td><td>{check['rows']}</td></tr>" for name, check in summary["checks"].items())
-    reasons = "".join(f"<li>{escape(reason)}</li>" for reason in gate["reasons"])
-    return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><h1>{escape(title)}: {escape(gate['verdict'])}</h1>"
-        f"<ul>{reasons}</ul><p>{summary['accepted']} of {summary['rows']} rows accepted</p><table>{rows}</table></html>\n"
+from pipeline.audit.checks.catalog import CHECKS
+from pipeline.audit.context import Context
+from pipeline.audit.engine import Tally
+from pipeline.audit.samples import Sample
+from pipeline.audit.token_view import view
+from pipeline.report.blocks import Cell, badge, cards, facts, fold, money, number, percent, row_filter, table
+from pipeline.report.html import Html, join, tag
+from pipeline.report.page import page
+from pipeline.report.plots import bars, histogram, signed_histogram, stacked
+
+EVIDENCE = ("ids", "logprobs", "count", "text", "none")
+_REASONS = 6
+"""Reasons for leaving rows out that are shown at once."""
+_RANK = {"error": 3, "warn": 2, "info": 1, "off": 0}
+
+
+def report(title: str, summary: dict[str, Any], tally: Tally, context: Context, notes: list[str]) -> str:
+    """Whole page; ``notes`` say what the audit could not look at."""
+    return page(
+        title,
+        [
+            ("verdict", "", verdict(title, summary, notes)),
+            ("checks", "Checks", checks(summary, tally)),
+            ("providers", "Providers", providers(summary)),
+            ("evidence", "Evidence", evidence(summary)),
+            ("distributions", "Distributions", distributions(tally)),
+            ("findings", "Findings", findings(summary, tally)),
+            ("rows", "Rows to look at", rows(tally, context)),
+        ],
     )
+
+
+def verdict(title: str, summary: dict[str, Any], notes: list[str]) -> Html:
+    """What was decided, why, and the figures that matter most."""
+    gate, billing = summary["gate"], summary["billing"]
+    go = gate["verdict"] == "go"
+    held = summary["rows"] - summary["status"].get("reject", 0)
+    said = "This data may be trained on." if go else "Nothing after the gate runs on this data. Why:"
+    box = tag(
+        "div",
+        tag("h1", title),
+        tag("strong", "Go" if go else "No-go", class_="word"),
+        tag("p", said),
+        tag("ul", *(tag("li", reason) for reason in gate["reasons"])) if gate["reasons"] else None,
+        class_=f"verdict {gate['verdict']}",
+    )
+    figures = cards(
+        [
+            (f"{summary['accepted']:,}", f"of {summary['rows']:,} rows accepted ({summary['accepted'] / max(summary['rows'], 1):.1%})"),
+            (f"{summary['accepted_tokens']:,}", "answer tokens to train on"),
+            (f"{summary['rows_with_error']:,}", f"of {held:,} rows with ids have an error"),
+            (
+                number(None if billing["relative"] is None else billing["relative"] * 100, 2, " %"),
+                f"rebuilt and billed differ; {number(billing['max_absolute'])} tokens at most",
+            ),
+            (money(summary["cost_usd"], 2).shown, "spent on this dataset"),
+        ]
+    )
+    return join(box, figures, left_out(summary), tag("p", *notes, class_="soft small") if notes else None)
+
+
+def left_out(summary: dict[str, Any]) -> Html:
+    """Why rows are left out: the commonest reasons at once, the others folded away."""
+    gone = [(why, count, percent(count / summary["rows"])) for why, count in sorted(summary["left_out"].items(), key=lambda item: (-item[1], item[0]))]
+    if not gone:
+        return tag("p", "No row was left out.")
+    heads, caption = ("Left out because", "Rows", "Share"), "Rows that training will not see, each counted under one reason"
+    more = fold(f"{len(gone) - _REASONS} rarer reasons", table(heads, gone[_REASONS:], caption="Rarer reasons")) if len(gone) > _REASONS else None
+    return join(table(heads, gone[:_REASONS], caption=caption), more)
+
+
+def checks(summary: dict[str, Any], tally: Tally) -> Html:
+    """Every check with what it asks, how many rows it found, and where to look."""
+    lines, kinds = [], []
+    ordered = sorted(summary["checks"].items(), key=lambda item: -_RANK[item[1]["severity"]] if item[1]["rows"] else item[1]["severity"] == "off")
+    for name, counted in ordered:
+        severity = counted["severity"]
+        found = tally.samples.examples.get(name, [])
+        shown = {sample.fields["id"] for sample in tally.samples.rows()}
+        links = [tag("a", finding.id, href=f"#row-{finding.id}") if finding.id in shown else tag("span", finding.id) for finding in found[:3]]
+        state = "off" if severity == "off" else severity if counted["rows"] else "ok"
+        kinds.append(f"{state} {severity}")
+        what = join(tag("b", name), tag("span", CHECKS[name].text, class_="soft what"))
+        first = tag("span", *(join(" ", link) for link in links), class_="small mono")
+        lines.append(
+            (
+                Cell(what, name),
+                Cell(badge("passed" if state == "ok" else state, state), str(_RANK.get(state, 0))),
+                counted["rows"],
+                percent(counted["rows"] / max(summary["rows"], 1), 2),
+                Cell(first, ""),
+            )
+        )
+    caption = "error leaves the row out; warn and info only count"
+    return join(
+        row_filter("check-rows", "result", ("error", "warn", "info", "ok", "off")),
+        table(("Check", "Result", "Rows", "Share", "For example"), lines, caption=caption, body_id="check-rows", kinds=kinds),
+    )
+
+
+def providers(summary: dict[str, Any]) -> Html:
+    """One line a provider: which to keep."""
+    lines = []
+    for name, card in summary["providers"].items():
+        latency, billing = card["latency_ms"], card["billing"]
+        lines.append(
+            (
+                name,
+                card["rows"],
+                percent(card["exact_share"]),
+                percent(card["known_share"]),
+                percent(card["error_share"]),
+                Cell(number(billing["mean_absolute"], 2), billing["mean_absolute"] if billing["mean_absolute"] is not None else -1.0),
+                percent(card["schema_accuracy"]),
+                percent(card["truncated_share"]),
+                percent(card["repeat_share"]),
+                money(card["usd_per_million"], 3),
+                money(card["cost_usd"]),
+                Cell(number(latency and latency["p50"], 0, " ms"), latency["p50"] if latency else -1.0),
+            )
+        )
+    heads = ("Provider", "Rows", "Exact", "Known", "Errors", "Off by", "Tool calls valid", "Cut", "Repeats", "$ per M", "Cost", "Latency")
+    legend = (
+        "Exact: ids or logprobs came with the answer. Known: exact, or the count agrees with the bill. Off by: mean difference of billed and rebuilt tokens. "
+        "$ per M: dollars per million billed answer tokens. Latency: median, where the response lines have it (a build keeps times in its ledger)."
+    )
+    models = [(name, model, count) for name, card in summary["providers"].items() for model, count in card["models"].items()]
+    return join(
+        table(heads, lines, caption="Scorecard"),
+        tag("p", legend, class_="soft small"),
+        table(("Provider", "Model by its own word", "Rows"), models, caption="Models that answered") if models else None,
+    )
+
+
+def evidence(summary: dict[str, Any]) -> Html:
+    """How the ids are known, by provider."""
+    mix = {name: card["evidence"] for name, card in summary["providers"].items()}
+    tokens = summary["tokens"]
+    return join(
+        stacked("How the ids are known", {"all": summary["evidence"], **mix}, EVIDENCE),
+        tag(
+            "p",
+            "ids: returned by the server. logprobs: from each token's bytes. count: encoded again, and as many as were billed. text: encoded again, count unknown or different. none: rejected.",
+            class_="soft small",
+        ),
+        facts(
+            [
+                ("Prompt tokens", f"{tokens['prompt']:,}"),
+                ("Answer tokens", f"{tokens['completion']:,}"),
+                ("Billed answer tokens", f"{summary['billing']['billed_tokens']:,}"),
+            ]
+        ),
+        table(("How answers ended", "Rows"), summary["finish"].items(), caption="finish_reason"),
+    )
+
+
+def distributions(tally: Tally) -> Html:
+    """Lengths, differences, latencies."""
+    stats = tally.stats
+    latencies = np.array([value for provider in stats.providers.values() for value in provider.latencies]).astype(np.int64)
+    return tag(
+        "div",
+        bars("Length of the answers", histogram(stats.lengths[stats.lengths > 0]), "tokens"),
+        bars("Length of the prompts", histogram(stats.prompt_lengths), "tokens"),
+        bars("Billed minus rebuilt tokens", signed_histogram(stats.deltas()), "tokens"),
+        bars("Latency", histogram(latencies), "ms"),
+        class_="plots",
+    )
+
+
+def findings(summary: dict[str, Any], tally: Tally) -> Html:
+    """Give the first findings of each check; the whole list is findings.parquet."""
+    lines, kinds = [], []
+    for name, found in sorted(tally.samples.examples.items(), key=lambda item: -_RANK[item[1][0].severity]):
+        for finding in found:
+            lines.append(
+                (
+                    Cell(badge(finding.severity, finding.severity), str(_RANK[finding.severity])),
+                    finding.check,
+                    tag("code", finding.id),
+                    finding.position,
+                    finding.message,
+                )
+            )
+            kinds.append(f"{finding.severity} {name}")
+    total = sum(counted["findings"] for counted in summary["checks"].values())
+    if not lines:
+        return tag("p", "No check found anything.")
+    caption = f"{len(lines):,} of {total:,} findings: the first of each check; all are in findings.parquet"
+    return join(
+        row_filter("finding-rows", "kind", ("error", "warn", "info", *tally.samples.examples)),
+        table(("Severity", "Check", "Row", "Position", "What"), lines, caption=caption, body_id="finding-rows", kinds=kinds),
+    )
+
+
+def rows(tally: Tally, context: Context) -> Html:
+    """Give the worst rows, token by token."""
+    samples = tally.samples.rows()
+    if not samples:
+        return tag("p", "No row has a finding.")
+    found = sorted({finding.check for sample in samples for finding in sample.findings})
+    items = [row(sample, context) for sample in samples]
+    return join(
+        tag("p", "The worst rows, then the first row of each check. A box is a token; its title has id and position. ", class_="soft"),
+        row_filter("row-list", "check", found),
+        tag("div", *items, id="row-list"),
+    )
+
+
+def row(sample: Sample, context: Context) -> Html:
+    """One row with its findings and tokens."""
+    fields = sample.fields
+    worst = max(sample.findings, key=lambda finding: _RANK[finding.severity])
+    checks_found = list(dict.fromkeys(finding.check for finding in sample.findings))
+    head = tag("summary", badge(worst.severity, worst.severity), " ", tag("code", fields["id"]), " ", ", ".join(checks_found))
+    hits = {finding.position for finding in sample.findings if finding.position is not None}
+    about = [(f"{finding.check}", finding.message if finding.position is None else f"{finding.message} (at {finding.position})") for finding in sample.findings]
+    return tag(
+        "details",
+        head,
+        facts([*about, *_known(fields)]),
+        view(context, fields["completion_ids"], fields["segments"], hits),
+        id=f"row-{fields['id']}",
+        data_kind=" ".join(checks_found),
+    )
+
+
+def _known(fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Facts of a row in words."""
+    names = {
+        "status": "Status",
+        "reason": "Reason",
+        "evidence": "Evidence",
+        "provider": "Provider",
+        "finish_reason": "Ended by",
+        "billed_tokens": "Billed",
+        "count_delta": "Billed minus rebuilt",
+    }
+    for key, name in names.items():
+        if fields[key] is not None:
+            yield name, str(fields[key])
+    if fields["notes"]:
+        yield "Notes", ", ".join(fields["notes"])
+    yield "Tokens", f"{len(fields['prompt_ids']):,} in the prompt, {len(fields['completion_ids']):,} in the answer"

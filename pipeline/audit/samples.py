@@ -6,7 +6,7 @@ from typing import Any
 from pipeline.audit.batch import Batch
 from pipeline.schema.findings import Finding
 
-EXAMPLES = 5
+EXAMPLES = 20
 """Examples kept of each check."""
 WORST = 16
 """Worst rows kept whole, besides the first row of each check."""
@@ -46,6 +46,14 @@ class Samples:
                 sample = Sample(score, batch.start + row, batch.table.slice(row, 1).to_pylist()[0], findings)
                 self.first.update(dict.fromkeys(news, sample))
                 self.worst = sorted([*self.worst, sample], key=lambda kept: (-kept.score, kept.row))[:WORST]
+
+    def merge(self, later: "Samples") -> None:
+        """Take in the samples of rows that come after; the same as if those rows had been added here."""
+        for findings in later.examples.values():
+            self.add_examples([(0, finding) for finding in findings])
+        for check, sample in later.first.items():
+            self.first.setdefault(check, sample)
+        self.worst = sorted([*self.worst, *later.worst], key=lambda kept: (-kept.score, kept.row))[:WORST]
 
     def add_examples(self, found: list[tuple[int, Finding]]) -> None:
         """Keep the first few findings of each check."""

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,6 +18,23 @@ from pipeline.tables import read_batches
 BATCH_ROWS = 256
 BATCH_TOKENS = 1 << 20
 """A batch has at most so many rows, and at most so many tokens unless one row has more: memory does not depend on the file."""
+
+
+class Rows(NamedTuple):
+    """Some rows before anything is worked out: small enough to be handed to another process."""
+
+    table: pa.RecordBatch
+    start: int
+    """Number of the first row in the file."""
+    prompts: list[bytes | None]
+    """Line of prompts.jsonl for each row."""
+    responses: list[bytes | None]
+    """Line of responses.jsonl for each row."""
+
+    def to_batch(self, context: Context) -> Batch:
+        """Give the rows as checks see them."""
+        prompts, responses = ([None if line is None else orjson.loads(line) for line in lines] for lines in (self.prompts, self.responses))
+        return Batch(context, self.table, self.start, prompts, responses)
 
 
 @dataclass(frozen=True)
@@ -32,14 +51,19 @@ class Source:
         for table in self.tables():
             yield from cut(table)
 
-    def batches(self, context: Context) -> Iterator[Batch]:
-        """Batches with the prompt and the response of each row, where files for them are given."""
+    def rows(self) -> Iterator[Rows]:
+        """Rows with the prompt and the response of each, where files for them are given."""
         prompts, responses = (KeyedLines(path) if path else None for path in (self.prompts, self.responses))
         start = 0
         for table in self.small_tables():
             ids = table.column("id").to_pylist()
-            yield Batch(context, table, start, [prompts.get(i) for i in ids] if prompts else None, [responses.get(i) for i in ids] if responses else None)
-            start += table.num_rows
+            none: list[bytes | None] = [None] * len(ids)
+            yield Rows(table, start, [prompts.get(i) for i in ids] if prompts else none, [responses.get(i) for i in ids] if responses else none)
+            start += len(ids)
+
+    def batches(self, context: Context) -> Iterator[Batch]:
+        """Rows as checks see them."""
+        return (rows.to_batch(context) for rows in self.rows())
 
 
 def cut(table: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -8,8 +8,11 @@ from pathlib import Path
 from pipeline.artifacts import read_model
 from pipeline.audit.config import AuditSection, ExpectSection
 from pipeline.audit.context import make_context
+from pipeline.audit.heldout import read_heldout
 from pipeline.audit.outputs import Outputs, write_audit
+from pipeline.audit.prices import read_prices
 from pipeline.audit.source import Source, parquet
+from pipeline.audit.workers import suitable
 from pipeline.schema.target import TargetRecord
 from pipeline.section import Section
 from pipeline.tokens import open_tokenizer
@@ -22,6 +25,10 @@ class Config(Section):
     expect: ExpectSection
     allow: list[str]
     deny: list[str]
+    heldout: str
+    """Path of the evaluation prompts, which must not be trained on."""
+    heldout_digest: str | None
+    """Digest of that file, so that the audit runs again when it changes; null when there is no such file."""
 
 
 def run(
@@ -29,6 +36,7 @@ def run(
     *,
     prompts: Path,
     responses: Path,
+    generated: Path,
     tokens: Path,
     record: Path,
     accepted: Path,
@@ -44,6 +52,9 @@ def run(
 
     """
     target = read_model(record, TargetRecord)
-    context = make_context(target, open_tokenizer(target), config.expect, config.allow, config.deny)
+    tokenizer = open_tokenizer(target)
+    heldout = None if config.heldout_digest is None else read_heldout(Path(config.heldout), tokenizer, config.audit.contamination.n)
+    context = make_context(target, tokenizer, config.expect, config.allow, config.deny, heldout, read_prices(generated))
     source = Source(parquet(tokens), prompts, responses)
-    write_audit(f"Audit of {accepted.parent.name}", source, context, config.audit, Outputs(accepted, findings, report, summary))
+    outputs = Outputs(accepted, findings, report, summary)
+    write_audit(f"Audit of {accepted.parent.name}", source, context, config.audit, outputs, workers=suitable(tokens))

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,13 @@ class Provider:
     latencies: list[float] = field(default_factory=list)
     models: Counter[str] = field(default_factory=Counter)
 
+    def merge(self, other: "Provider") -> None:
+        """Add another part's rows of the same provider."""
+        for item in fields(self):
+            total = getattr(self, item.name)
+            total += getattr(other, item.name)  # in place where it is a list: thousands of parts are merged
+            setattr(self, item.name, total)
+
 
 @dataclass
 class Stats:
@@ -65,6 +72,17 @@ class Stats:
         self._standing.append(np.array(standing, dtype=np.int32))
         self.finish.update(finish or "unknown" for finish in batch.column("finish_reason"))
         add_to_providers(self.providers, batch, found)
+
+    def merge(self, later: "Stats") -> None:
+        """Add the rows that come after."""
+        self.rows += later.rows
+        self.finish += later.finish
+        self._lengths += later._lengths
+        self._prompts += later._prompts
+        codes = np.array([self._standings.setdefault(pair, len(self._standings)) for pair in later._standings], dtype=np.int32)
+        self._standing += [codes[standing] for standing in later._standing]
+        for name, provider in later.providers.items():
+            self.providers.setdefault(name, Provider()).merge(provider)
 
     def standing(self) -> Iterator[tuple[str, str | None]]:
         """Status and reason of each row, in row order."""

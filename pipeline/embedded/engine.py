@@ -20,7 +20,8 @@ _ROWS = 64
 _LENGTH = 384
 """Tokens a row, prompt included, unless a request needs more."""
 _ROUND = 128
-_THREADS = 2
+_THREADS = 1
+"""The client has the other core; two threads on busy cores wait for each other more than they compute."""
 DECIMALS = 4
 """Reported probabilities are rounded to this, so that the batch, which moves a logit by 1e-14, cannot show in them."""
 
@@ -75,7 +76,8 @@ class Engine:
         self._waiting: queue.SimpleQueue[tuple[Job, Future[Written]] | None] = queue.SimpleQueue()
         self._next: tuple[Job, Future[Written]] | None = None
         self._decoder = Decoder(model, live, _ROWS, _LENGTH)
-        self._running: dict[int, _Running] = {}
+        self._running: list[_Running] = []
+        """In the order of the decoder's rows."""
         self._closed = False
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         self._thread.start()
@@ -105,7 +107,7 @@ class Engine:
     def _fail(self, error: Exception) -> None:
         """Hand an error to everyone who waits, now and from now on."""
         self._closed = True
-        for running in self._running.values():
+        for running in self._running:
             running.future.set_exception(error)
         pending = self._next
         while pending is not None:
@@ -125,9 +127,7 @@ class Engine:
             job, future = self._next
             if not self._fits(job):
                 return
-            row = min(set(range(self._decoder.rows)) - set(self._running))
-            logits = self._decoder.start(row, job.prompt)
-            self._running[row] = _Running(job, future, Random(job.seed), logits)  # noqa: S311 - sampling, no secret
+            self._running.append(_Running(job, future, Random(job.seed), self._decoder.start(job.prompt)))  # noqa: S311 - sampling, no secret
             self._next = None
 
     def _fits(self, job: Job) -> bool:
@@ -140,27 +140,28 @@ class Engine:
 
     def _step(self) -> None:
         """Draw one id for each running job, finish those that are done, and append the rest."""
-        rows = sorted(self._running)
-        logits = torch.stack([self._running[row].logits for row in rows])
-        noise = [(running.noise.random(), running.noise.random()) for running in map(self._running.__getitem__, rows)]
-        drawn = draw(distribution(logits, [self._running[row].job.rule for row in rows]), noise, self._live)
-        for row, token in zip(rows, drawn, strict=True):
-            running = self._running[row]
+        logits = torch.stack([running.logits for running in self._running])
+        probabilities = distribution(logits, [running.job.rule for running in self._running], self._live)
+        noise = [(running.noise.random(), running.noise.random()) for running in self._running]
+        for running, token in zip(self._running, draw(probabilities, noise, self._live), strict=True):
             running.ids.append(token)
             if running.job.alternatives is not None:
                 self._report(running, token)
+        for row in reversed(range(len(self._running))):
+            running = self._running[row]
             if finish := _finished(running):
-                del self._running[row]
+                self._decoder.drop(row)
+                self._running[row] = self._running[-1]
+                self._running.pop()
                 running.future.set_result(Written(running.ids, finish, running.logprobs, running.likely))
-        going = sorted(self._running)
-        if going:
-            after = self._decoder.step(going, [self._running[row].ids[-1] for row in going])
-            for row, logits_of_row in zip(going, after, strict=True):
-                self._running[row].logits = logits_of_row
+        if self._running:
+            after = self._decoder.step([running.ids[-1] for running in self._running])
+            for running, of_row in zip(self._running, after, strict=True):
+                running.logits = of_row
 
     def _report(self, running: _Running, token: int) -> None:
         """Note how likely the id drawn was, and which ids were most likely."""
-        chances = running.logits.log_softmax(dim=-1)
+        chances = self._live.counted(running.logits).log_softmax(dim=-1)
         chances[-1] -= math.log(len(self._live.unused))  # of the shared entry, one id's part
         running.logprobs.append(round(float(chances[self._live.place[token]]), DECIMALS))
         top = chances.topk(running.job.alternatives or 0)

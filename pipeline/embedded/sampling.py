@@ -20,23 +20,28 @@ class Rule:
     """Round the logits to whole numbers first."""
 
 
-def distribution(logits: Tensor, rules: Sequence[Rule]) -> Tensor:
-    """Probabilities [B, n + 1] that each row draws from; the last entry is all unused ids together."""
+def distribution(logits: Tensor, rules: Sequence[Rule], live: Live) -> Tensor:
+    """Probabilities [B, n + 1] that each row draws from; the last entry is all unused ids together.
+
+    ``logits`` [B, n + 1] are as the decoder gives them: the last is that of any one unused id.
+    """
     coarse = torch.tensor([rule.coarse for rule in rules])[:, None]
     logits = torch.where(coarse, logits.round(), logits)
     greedy = torch.tensor([rule.temperature == 0 for rule in rules])[:, None]
     heat = torch.tensor([rule.temperature or 1.0 for rule in rules], dtype=logits.dtype)[:, None]
-    drawn = (logits / heat).softmax(dim=-1)
+    drawn = live.counted(logits / heat).softmax(dim=-1)
     nucleus = [row for row, rule in enumerate(rules) if rule.top_p < 1 and rule.temperature > 0]
     if nucleus:
-        drawn[nucleus] = _nucleus(drawn[nucleus], torch.tensor([rules[row].top_p for row in nucleus], dtype=drawn.dtype))
+        mass = torch.tensor([rules[row].top_p for row in nucleus], dtype=drawn.dtype)
+        drawn[nucleus] = _nucleus(drawn[nucleus], logits[nucleus], mass)
     best = torch.zeros_like(drawn).scatter_(1, logits.argmax(dim=-1, keepdim=True), 1.0)
     return torch.where(greedy, best, drawn)
 
 
-def _nucleus(drawn: Tensor, mass: Tensor) -> Tensor:
-    """Keep the most likely entries of each row until they hold ``mass``; the entry that reaches it stays."""
-    ordered, order = drawn.sort(dim=-1, descending=True, stable=True)
+def _nucleus(drawn: Tensor, logits: Tensor, mass: Tensor) -> Tensor:
+    """Keep the most likely ids of each row until they hold ``mass``; what reaches it stays, ids with equal chances together."""
+    order = logits.argsort(dim=-1, descending=True, stable=True)
+    ordered = drawn.gather(1, order)
     before = ordered.cumsum(dim=-1) - ordered
     kept = torch.where(before < mass[:, None], ordered, torch.zeros_like(ordered))
     return torch.zeros_like(drawn).scatter_(1, order, kept / kept.sum(dim=-1, keepdim=True))

@@ -110,7 +110,7 @@ def objections(endpoint: Endpoint, section: ProviderSection, *, needs: frozenset
     admitted = admitted_quantizations(section)
     named_fp4 = not section.quantizations and endpoint.quantization not in FP4 and "fp4" in normal(endpoint.tag + endpoint.provider)
     if endpoint.quantization not in admitted or named_fp4:
-        found.append(f"quantization {endpoint.quantization}{' (fp4 by its name)' if named_fp4 else ''} is not among {', '.join(admitted)}")
+        found.append(f"quantization {endpoint.quantization}{' (fp4 by its name)' if named_fp4 else ''} is not admitted")
     if endpoint.prompt < 0:
         found.append("its price is not stated, so no budget can hold")
     found += _too_dear(endpoint, section.max_price)
@@ -155,7 +155,8 @@ def provider_block(section: ProviderSection, admission: Admission) -> dict[str, 
     """
     block: dict[str, Any] = {
         "allow_fallbacks": True,
-        "require_parameters": True,
+        # endpoints that lack what decides sampling are left out already; a wish must not leave out those that cannot grant it
+        "require_parameters": not (section.evidence.token_ids or section.evidence.logprobs),
         "data_collection": section.data_collection,
         "quantizations": admitted_quantizations(section),
         "max_price": {"prompt": to_usd(admission.price.prompt * 10**6), "completion": to_usd(admission.price.completion * 10**6)},

@@ -16,6 +16,9 @@ class TokenizerSpec(Section):
     """The vocabulary's name, the folder or hub id, or the path of the rank file."""
     sha256: str | None = None
     """Digest of every id's bytes and of the named special tokens; checked when given."""
+    size: int | None = Field(None, ge=1)
+    """Ids that the model's own tokenizer has; rows of the model from here on are padding, and special tokens that a library
+    names there are its own invention. Null takes all rows."""
     pattern: str | None = None
     """Split pattern, for the tiktoken backend."""
     max_run: int | None = Field(None, ge=1)

@@ -20,21 +20,23 @@ _ROWS = 32
 
 def greedy(model: Llama, live: Live, prompts: Sequence[list[int]], end: int) -> list[list[int]]:
     """Most likely ids after each prompt, up to and including ``end``, or `LONGEST` of them."""
-    order = sorted(range(len(prompts)), key=lambda number: len(prompts[number]))
-    answers: dict[int, list[int]] = {}
-    for start in range(0, len(order), _ROWS):
-        group = order[start : start + _ROWS]
-        decoder = Decoder(model, live, len(group), max(len(prompts[number]) for number in group) + LONGEST)
-        last = {row: decoder.start(row, prompts[number]) for row, number in enumerate(group)}
-        written: dict[int, list[int]] = {row: [] for row in last}
-        while last:
-            for row, logits in last.items():
-                place = int(torch.argmax(logits))
-                written[row].append(int(live.ids[place] if place < len(live.ids) else live.unused[0]))
-            going = [row for row in last if written[row][-1] != end and len(written[row]) < LONGEST]
-            last = dict(zip(going, decoder.step(going, [written[row][-1] for row in going]), strict=True)) if going else {}
-        answers |= {number: written[row] for row, number in enumerate(group)}
-    return [answers[number] for number in range(len(prompts))]
+    written: list[list[int]] = [[] for _ in prompts]
+    decoder = Decoder(model, live, _ROWS, max(map(len, prompts)) + LONGEST)
+    waiting, going = list(range(len(prompts)))[::-1], list[int]()
+    logits = torch.empty(0, len(live.ids) + 1, dtype=model.head.dtype)
+    while waiting or going:
+        while waiting and len(going) < _ROWS:
+            going.append(waiting.pop())
+            logits = torch.cat((logits, decoder.start(prompts[going[-1]])[None]))
+        for number, place in zip(going, logits.argmax(dim=-1).tolist(), strict=True):
+            written[number].append(int(live.ids[place] if place < len(live.ids) else live.unused[0]))
+        for row in reversed(range(len(going))):
+            if written[going[row]][-1] == end or len(written[going[row]]) == LONGEST:
+                decoder.drop(row)
+                going[row] = going[-1]
+                going.pop()
+        logits = decoder.step([written[number][-1] for number in going]) if going else logits[:0]
+    return written
 
 
 def fault(marks: Marks, tokenizer: Tokenizer, ids: Sequence[int], wanted_calls: int) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.audit.batch import Batch
-from pipeline.audit.checks import CHECKS, Across, Complaint
+from pipeline.audit.checks.catalog import CHECKS, Across, Complaint
 from pipeline.audit.config import AuditSection
 from pipeline.audit.context import Context
 from pipeline.schema.tokens import SCHEMA, Segment, TokenRow

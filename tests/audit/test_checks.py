@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.audit.checks import CHECKS
+from pipeline.audit.checks.catalog import CHECKS
 from pipeline.audit.config import ExpectSection, TokenPrice
 from pipeline.audit.context import Context
 from pipeline.audit.grams import gram_hashes, sequence_hash

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.audit.checks import CHECKS
+from pipeline.audit.checks.catalog import CHECKS
 from pipeline.audit.checks.registry import check
 from pipeline.audit.cli import load_section
 from pipeline.audit.config import AuditSection

@@ -6,6 +6,9 @@ from pathlib import Path
 
 from pipeline.artifacts import write_json
 from pipeline.audit.config import AuditSection, ExpectSection, GateSection
+from pipeline.audit.context import Context
+from pipeline.audit.outputs import Outputs, write_audit
+from pipeline.audit.source import Source, parquet
 from pipeline.audit.stage import Config, run
 from pipeline.schema.findings import SCHEMA as FINDINGS
 from pipeline.schema.target import TargetRecord
@@ -25,11 +28,15 @@ def run_stage(folder: Path, record: TargetRecord, rows: list[TokenRow], gate: Ga
     write_tokens(folder / "tokens.parquet", rows)
     for name in ("prompts", "responses"):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"id": row.id}) + "\n" for row in rows))
-    config = Config(audit=AuditSection(gate=gate or GateSection()), expect=ExpectSection(reasoning="required"), allow=[], deny=[])
+    config = Config(
+        audit=AuditSection(gate=gate or GateSection()), expect=ExpectSection(reasoning="required"), allow=[], deny=[], heldout="none", heldout_digest=None
+    )
+    (folder / "generate.json").write_text('{"endpoints": []}')
     run(
         config,
         prompts=folder / "prompts.jsonl",
         responses=folder / "responses.jsonl",
+        generated=folder / "generate.json",
         tokens=folder / "tokens.parquet",
         record=folder / "fingerprint.json",
         **{name: folder / path for name, path in WRITES.items()},
@@ -90,3 +97,20 @@ def test_too_many_errors_or_too_few_rows_are_a_no_go_and_the_report_is_written_a
     assert gate["verdict"] == "no-go"
     assert len(gate["reasons"]) == 2
     assert "no-go" in (folder / "audit/report.html").read_text()
+
+
+def test_what_is_written_does_not_depend_on_the_number_of_processes(tmp_path: Path, context: Context, tokenizer: Tokenizer) -> None:
+    rows = [
+        replace(row, id=f"{i}-{row.id}", provider=f"p{i % 5}", count_delta=i % 7) for i, row in enumerate([*clean_rows(tokenizer, 700), *mixed(tokenizer) * 9])
+    ]
+    tokens = write_tokens(tmp_path / "tokens.parquet", rows)
+    responses = tmp_path / "responses.jsonl"
+    responses.write_text("".join(json.dumps({"id": row.id, "model": f"m{len(row.id) % 3}", "latency_ms": len(row.id)}) + "\n" for row in reversed(rows)))
+    written = []
+    for workers in (1, 2):
+        out = tmp_path / str(workers)
+        outputs = Outputs(out / "accepted.parquet", out / "findings.parquet", out / "report.html", out / "summary.json")
+        write_audit("t", Source(parquet(tokens), responses=responses), context, AuditSection(), outputs, workers=workers)
+        written.append({path.name: path.read_bytes() for path in out.iterdir()})
+    assert written[0] == written[1]
+    assert len(written[0]) == 4

@@ -26,12 +26,14 @@ def reasoning_count(batch: Batch, settings: DifferenceSection) -> Iterator[Compl
             yield Complaint(row, close[row], f"{answer.reasoning_tokens} reasoning tokens reported, {close[row]} stand before the think-close token")
 
 
-@check("cost", "The cost is the provider's price times the tokens used; asked of the providers whose prices the config gives.")
+@check("cost", "The cost is the tokens used times a price of the provider, where prices are known.")
 def cost(batch: Batch, settings: CostSection) -> Iterator[Complaint]:
     for row, (provider, answer) in enumerate(zip(batch.column("provider"), batch.answers, strict=True)):
-        price = settings.prices.get(provider or "")
-        if price is None or answer.cost_usd is None or answer.completion_tokens is None or answer.cached_tokens:
+        named = settings.prices.get(provider or "")
+        prices = [named] if named is not None else batch.context.prices.get(provider or "", [])
+        if not prices or answer.cost_usd is None or answer.completion_tokens is None or answer.cached_tokens:
             continue
-        expected = ((answer.prompt_tokens or 0) * price.prompt + answer.completion_tokens * price.completion) / 1e6
-        if abs(answer.cost_usd - expected) > settings.max_rate * max(expected, 1e-9):
-            yield Complaint(row, None, f"cost ${answer.cost_usd:.6f}; {provider}'s prices give ${expected:.6f}")
+        expected = [((answer.prompt_tokens or 0) * price.prompt + answer.completion_tokens * price.completion) / 1e6 for price in prices]
+        nearest = min(expected, key=lambda value, paid=answer.cost_usd: abs(paid - value))  # type: ignore[misc]
+        if abs(answer.cost_usd - nearest) > settings.max_rate * max(nearest, 1e-9):
+            yield Complaint(row, None, f"cost ${answer.cost_usd:.6f}; {provider}'s prices give ${nearest:.6f}")

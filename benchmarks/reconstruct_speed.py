@@ -1,0 +1,160 @@
+"""Speed of the whole reconstruct stage beside bare encoding, on real-looking rows of about 2,000 tokens.
+
+    python -m benchmarks.reconstruct_speed [--rows 4000]
+
+Each figure is measured in a process of its own, so that no cache is warm; the least of `--repeat` times counts.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from benchmarks.results import save
+
+TOKENS_A_ROW = 2000
+BYTES_A_TOKEN = 4
+PATTERN = "|".join(
+    (
+        r"[\p{Han}]+",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+"""Split pattern of Kimi-K2.5, as published with the model; the benchmark checks that tiktoken then agrees with splintr."""
+
+
+def texts(rows: int, seed: int = 0) -> list[tuple[str, str]]:
+    """Reasoning and content of each row, out of the standard library's sources: prose of docstrings and code, no two rows alike."""
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    pieces = [path.read_text("utf-8", "ignore") for path in sorted(folder.glob("*.py"))[:160]]
+    joined = "".join(pieces)
+    rng = Random(seed)
+    size = TOKENS_A_ROW * BYTES_A_TOKEN
+    made = []
+    for number in range(rows):
+        start, cut = rng.randrange(len(joined) - size), rng.randrange(size // 4, size)
+        part = joined[start : start + size]
+        made.append((f"Row {number}. {part[:cut]}", part[cut:]))
+    return made
+
+
+def write_rows(path: Path, rows: int) -> int:
+    """Write the bodies with the right bill; return the bytes of their texts."""
+    from pipeline.targets import open_target
+
+    _, tokenizer = open_target("kimi_k25")
+    total = 0
+    with open(path, "w", encoding="utf-8") as file:
+        for number, (reasoning, content) in enumerate(texts(rows)):
+            total += len(reasoning.encode()) + len(content.encode())
+            billed = len(tokenizer.encode(reasoning)) + len(tokenizer.encode(content)) + 2
+            message = {"role": "assistant", "content": content, "reasoning": reasoning, "refusal": None}
+            choice = {"index": 0, "finish_reason": "stop", "native_finish_reason": "stop", "logprobs": None, "message": message}
+            body = {"id": f"gen-{number}", "provider": "P", "model": "m", "choices": [choice], "usage": {"completion_tokens": billed}}
+            file.write(json.dumps({"id": f"row-{number}", "response": body}, ensure_ascii=False) + "\n")
+    return total
+
+
+def stage(path: Path) -> None:
+    """Run the whole stage, as the command does."""
+    from pipeline.reconstruct.cli import main
+
+    main(["--target", "kimi_k25", "--responses", str(path), "--out", str(path.with_suffix(".parquet"))])
+
+
+def _texts_of(path: Path) -> list[str]:
+    messages = [json.loads(line)["response"]["choices"][0]["message"] for line in path.read_text("utf-8").split("\n") if line]
+    return [text for message in messages for text in (message["reasoning"], message["content"])]
+
+
+def splintr_loop(path: Path) -> float:
+    """Seconds of a loop over `encode_ordinary`."""
+    import splintr
+
+    encode = splintr.Tokenizer.from_pretrained("kimi_k2").encode_ordinary
+    listed = _texts_of(path)
+    start = time.perf_counter()
+    for text in listed:
+        encode(text)
+    return time.perf_counter() - start
+
+
+def tiktoken_batch(path: Path) -> float:
+    """Seconds of tiktoken's `encode_ordinary_batch` on two threads, over the same ranks."""
+    import splintr
+    import tiktoken
+
+    ours = splintr.Tokenizer.from_pretrained("kimi_k2")
+    ranks = {bytes(ours.decode_bytes([token])): token for token in range(163584)}
+    theirs = tiktoken.Encoding("kimi", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={})
+    listed = _texts_of(path)
+    assert theirs.encode_ordinary(listed[0]) == list(ours.encode_ordinary(listed[0]))
+    start = time.perf_counter()
+    theirs.encode_ordinary_batch(listed, num_threads=2)
+    return time.perf_counter() - start
+
+
+MEASURED: dict[str, Callable[[Path], Any]] = {"splintr_loop": splintr_loop, "tiktoken_batch": tiktoken_batch, "stage": stage}
+
+
+def measure(name: str, path: Path, repeat: int) -> dict[str, float]:
+    """Least seconds of some runs, each in its own process, and the most memory of any."""
+    seconds, memory = [], 0.0
+    for _ in range(repeat):
+        start = time.perf_counter()
+        out = subprocess.run([sys.executable, "-m", "benchmarks.reconstruct_speed", "--only", name, "--path", str(path)], check=True, capture_output=True)
+        wall = time.perf_counter() - start
+        report = json.loads(out.stdout.splitlines()[-1])
+        seconds.append(report["seconds"] if report["seconds"] is not None else wall)
+        memory = max(memory, report["peak_mib"])
+    return {"seconds": round(min(seconds), 3), "peak_mib": round(memory, 1)}
+
+
+def only(name: str, path: Path) -> None:
+    """One measurement, in this process; the stage's own seconds are those of the whole process, start included."""
+    seconds = MEASURED[name](path)
+    peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
+    print(json.dumps({"seconds": seconds, "peak_mib": peak}))
+
+
+def main() -> None:
+    """Run and save."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=4000)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--only", choices=sorted(MEASURED))
+    parser.add_argument("--path", type=Path)
+    arguments = parser.parse_args()
+    if arguments.only:
+        only(arguments.only, arguments.path)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "responses.jsonl"
+        size = write_rows(path, arguments.rows)
+        figures: dict[str, Any] = {"rows": arguments.rows, "text_mb": round(size / 1e6, 1)}
+        for name in MEASURED:
+            figures[name] = measure(name, path, arguments.repeat)
+            figures[name]["mb_per_s"] = round(size / 1e6 / figures[name]["seconds"], 1)
+        path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[: arguments.rows // 4]), "utf-8")
+        figures["stage_on_a_quarter"] = measure("stage", path, 1)
+    figures["stage_to_splintr_loop"] = round(figures["stage"]["mb_per_s"] / figures["splintr_loop"]["mb_per_s"], 2)
+    figures["stage_to_tiktoken_batch"] = round(figures["stage"]["mb_per_s"] / figures["tiktoken_batch"]["mb_per_s"], 2)
+    save("reconstruct_speed", figures)
+
+
+if __name__ == "__main__":
+    main()

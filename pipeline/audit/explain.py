@@ -1,0 +1,81 @@
+"""Everything known of one row, as plain text for a terminal."""
+
+import json
+from collections.abc import Iterator
+
+from pipeline.audit.batch import Batch
+from pipeline.audit.config import AuditSection
+from pipeline.audit.context import Context
+from pipeline.audit.engine import findings_of
+from pipeline.audit.source import Source
+from pipeline.audit.token_view import parts_of
+from pipeline.errors import InputError
+from pipeline.report.html import visible
+
+
+def find(source: Source, context: Context, row_id: str) -> Batch:
+    """Give the row alone.
+
+    Raises:
+        InputError: there is no such row; the message names some that there are.
+
+    """
+    some: list[str] = []
+    for batch in source.batches(context):
+        if row_id in batch.ids:
+            row = batch.ids.index(row_id)
+            return Batch(context, batch.table.slice(row, 1), 0, batch.prompts[row : row + 1], batch.responses[row : row + 1])
+        some += batch.ids[: 3 - len(some)]
+    raise InputError(f"no row has the id {row_id!r}; the file begins with {some}")
+
+
+def show_token(context: Context, token: int) -> str:
+    """One token: its text quoted, its special name, or its bytes."""
+    if 0 <= token < len(context.pieces) and (piece := context.pieces[token]):
+        try:
+            return repr(piece.decode())
+        except UnicodeDecodeError:
+            return f"bytes {piece.hex(' ')}"
+    return context.tokenizer.special_texts.get(token, "reserved" if 0 <= token < len(context.pieces) else "outside the vocabulary")
+
+
+def explain(batch: Batch, section: AuditSection) -> Iterator[str]:
+    """Lines about the one row of a batch. Nothing hidden reaches the terminal: control characters are written out."""
+    context, fields = batch.context, batch.table.to_pylist()[0]
+    yield f"row {fields['id']}: {fields['status']}" + (f" ({fields['reason']})" if fields["reason"] else "")
+    for name in ("evidence", "provider", "finish_reason", "billed_tokens", "count_delta"):
+        yield f"  {name}: {fields[name]}"
+    yield f"  notes: {', '.join(fields['notes']) or 'none'}"
+    yield "findings (those of checks across rows are in findings.parquet):"
+    found = findings_of(batch, section)
+    for _row, finding in found:
+        where = "" if finding.position is None else f" at {finding.position}"
+        yield f"  {finding.severity} {finding.check}{where}: {finding.message}"
+    if not found:
+        yield "  none"
+    for title, value in (("prompt as asked", batch.prompts[0]), ("response as received", batch.responses[0])):
+        if value is not None:
+            yield f"{title}:"
+            yield json.dumps(value, indent=2, ensure_ascii=False)
+    yield f"prompt, {len(fields['prompt_ids'])} tokens:"
+    yield from _tokens(context, fields["prompt_ids"], range(len(fields["prompt_ids"])), set())
+    hits = {finding.position for _row, finding in found if finding.position is not None}
+    for kind, start, end in parts_of(fields["segments"], len(fields["completion_ids"])):
+        yield f"{kind}, tokens {start} to {end - 1}:"
+        yield from _tokens(context, fields["completion_ids"], range(start, end), hits)
+
+
+def _tokens(context: Context, ids: list[int], positions: range, hits: set[int]) -> Iterator[str]:
+    for position in positions:
+        mark = ">" if position in hits else " "
+        yield f" {mark}{position:>6}  {ids[position]:>7}  {show_token(context, ids[position])}"
+
+
+def explained(source: Source, context: Context, section: AuditSection, row_id: str) -> str:
+    """Whole text.
+
+    Raises:
+        InputError: there is no such row.
+
+    """
+    return "\n".join(visible(line) for line in explain(find(source, context, row_id), section))

@@ -1,0 +1,134 @@
+"""Token ids as other tools store them: Parquet or JSONL with `input_ids` and `output_ids`, brought into the columns of schema/tokens.py."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.artifacts import read_jsonl, read_start
+from pipeline.audit.source import BATCH_ROWS, parquet
+from pipeline.errors import InputError
+from pipeline.schema.tokens import SCHEMA
+from pipeline.tables import read_columns, table_columns
+
+Tables = Callable[[], Iterator[pa.RecordBatch]]
+
+PROMPT = ("prompt_ids", "input_ids", "prompt_token_ids")
+COMPLETION = ("completion_ids", "output_ids", "response_ids", "response_token_ids", "token_ids")
+"""Names of the two columns of ids, the first that is there counts. The prompt may be missing."""
+
+TEXT = ("id", "finish_reason", "provider")
+"""Further columns that are taken where they are there."""
+
+_IDS = pa.list_(pa.int32())
+_MAGIC = b"PAR1"
+
+
+def open_tokens(path: Path) -> Tables:
+    """Rows of a file, again and again, in the columns of schema/tokens.py; its kind is told by its first bytes, not by its name.
+
+    Raises:
+        InputError: the file is missing, damaged, or has no column of ids.
+
+    """
+    if read_start(path, len(_MAGIC)) != _MAGIC:
+        first = next((value for _number, value in read_jsonl(path)), None)
+        if first is None:
+            raise InputError(f"{path}: empty; needed are Parquet, or JSONL with `output_ids` and, if known, `input_ids`")
+        return lambda: _from_jsonl(path)
+    columns = table_columns(path)
+    if set(SCHEMA.names) <= set(columns):
+        return parquet(path)
+    prompt, completion = _choose(path, columns)
+    return lambda: _from_parquet(path, columns, prompt, completion)
+
+
+def _choose(path: Path, names: list[str]) -> tuple[str | None, str]:
+    """Columns of the prompt's and the answer's ids."""
+    completion = next((name for name in COMPLETION if name in names), None)
+    if completion is None:
+        raise InputError(f"{path}: has the columns {names}; needed is one of {list(COMPLETION)}, and one of {list(PROMPT)} where the prompts are known")
+    return next((name for name in PROMPT if name in names), None), completion
+
+
+def to_table(ids: list[str], prompts: Any, completions: Any, text: dict[str, list[str | None]]) -> pa.RecordBatch:
+    """Columns of schema/tokens.py; what other tools do not know stays empty, and how the ids are known counts as unknown."""
+    size = len(ids)
+    empty: dict[str, Any] = {"segments": [[]] * size, "notes": [[]] * size, "status": ["accept"] * size}
+    given: dict[str, Any] = {"id": ids, "prompt_ids": prompts, "completion_ids": completions, **text}
+    columns = [given.get(field.name, empty.get(field.name, [None] * size)) for field in SCHEMA]
+    arrays = [column if isinstance(column, pa.Array) else pa.array(column, type=field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def _from_parquet(path: Path, columns: list[str], prompt: str | None, completion: str) -> Iterator[pa.RecordBatch]:
+    start = 0
+    wanted = [name for name in (prompt, completion, *TEXT) if name in columns]
+    for batch in read_columns(path, wanted, BATCH_ROWS):
+        size = batch.num_rows
+        prompts = pa.array([[]] * size, type=_IDS) if prompt is None else _ids(path, prompt, batch.column(prompt), start)
+        text = {name: _texts(path, name, batch.column(name)) for name in TEXT if name in columns}
+        names = [value if value is not None else f"row-{start + row}" for row, value in enumerate(text.pop("id", [None] * size))]
+        yield to_table(names, prompts, _ids(path, completion, batch.column(completion), start), text)
+        start += size
+
+
+def _ids(path: Path, name: str, column: Any, start: int) -> Any:
+    """Give a column as list<int32>."""
+    if column.null_count:
+        row = start + column.is_null().to_pylist().index(True)
+        raise InputError(f"{path}: row {row}: {name} is null; every row needs a list of ids, which may be empty")
+    if not _is_list_of_whole_numbers(column.type):
+        raise InputError(f"{path}: column {name} is {column.type}; needed is a list of whole numbers")
+    if column.flatten().null_count:
+        raise InputError(f"{path}: rows {start} to {start + len(column) - 1}: {name} has a null among its ids")
+    try:
+        return column.cast(_IDS)
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{path}: rows {start} to {start + len(column) - 1}: {name} has an id that is no token's: {error}") from error
+
+
+def _is_list_of_whole_numbers(kind: Any) -> bool:
+    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(is_list(kind) for is_list in lists) and pa.types.is_integer(kind.value_type)
+
+
+def _texts(path: Path, name: str, column: Any) -> list[str | None]:
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
+        raise InputError(f"{path}: column {name} is {column.type}; needed is text")
+    return [None if value is None else str(value) for value in column.to_pylist()]
+
+
+def _from_jsonl(path: Path) -> Iterator[pa.RecordBatch]:
+    rows: list[tuple[str, list[int], list[int], dict[str, str | None]]] = []
+    for number, value in read_jsonl(path):
+        rows.append(_row(path, number, value))
+        if len(rows) == BATCH_ROWS:
+            yield _gather(rows)
+            rows = []
+    if rows:
+        yield _gather(rows)
+
+
+def _gather(rows: list[tuple[str, list[int], list[int], dict[str, str | None]]]) -> pa.RecordBatch:
+    ids, prompts, completions, texts = zip(*rows, strict=True)
+    return to_table(list(ids), list(prompts), list(completions), {name: [text[name] for text in texts] for name in TEXT if name != "id"})
+
+
+def _row(path: Path, number: int, value: Any) -> tuple[str, list[int], list[int], dict[str, str | None]]:
+    """One line of JSONL."""
+    where = f"{path}:{number}"
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: needed is an object with `output_ids`; found {str(value)[:80]!r}")
+    try:
+        prompt, completion = _choose(path, list(value))
+    except InputError as error:
+        raise InputError(str(error).replace(f"{path}: has the columns", f"{where}: has the keys", 1)) from None
+    lists = {name: value[name] if name else [] for name in (prompt, completion)}
+    for name, ids in lists.items():
+        if not isinstance(ids, list) or not all(type(token) is int and -(1 << 31) <= token < 1 << 31 for token in ids):
+            odd = next((token for token in ids if type(token) is not int or not -(1 << 31) <= token < 1 << 31), None) if isinstance(ids, list) else ids
+            raise InputError(f"{where}: {name} must be a list of whole numbers that fit 32 bits; found {str(odd)[:60]!r}")
+    text = {name: None if value.get(name) is None else str(value[name]) for name in TEXT}
+    return text["id"] if text["id"] is not None else f"row-{number - 1}", lists[prompt], lists[completion], text

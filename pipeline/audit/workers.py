@@ -1,0 +1,91 @@
+"""Batches examined by several processes; what comes out is the same, in the same order, as from one."""
+
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.audit.config import AuditSection, ExpectSection
+from pipeline.audit.context import Context, TokenPrices, make_context
+from pipeline.audit.engine import Part, examine
+from pipeline.audit.heldout import Heldout
+from pipeline.audit.source import Rows, Source
+from pipeline.errors import AerieError
+from pipeline.runner import follow_parent
+from pipeline.schema.target import TargetRecord
+from pipeline.tokens import load_tokenizer
+
+WORTH_IT = 8 << 20
+"""Bytes of a tokens file from which more processes pay for the seconds that they take to start."""
+MOST = 4
+"""More processes than this wait for the one that reads."""
+_AHEAD = 2
+"""Batches a process may have waiting: memory does not grow with the file."""
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """What a worker needs to make the same context."""
+
+    record: TargetRecord
+    expect: ExpectSection
+    allow: list[str]
+    deny: list[str]
+    heldout: Heldout | None
+    prices: TokenPrices
+    section: AuditSection
+
+
+_here: tuple[Context, AuditSection] | None = None
+"""This worker's context, made once."""
+
+
+def suitable(path: Path) -> int:
+    """Processes for a file of tokens: one for a small file, else one a core."""
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return 1
+    return 1 if size < WORTH_IT else max(1, min(MOST, len(os.sched_getaffinity(0))))
+
+
+def _start(setup: _Setup) -> None:
+    global _here
+    follow_parent()
+    tokenizer = load_tokenizer(setup.record)  # checked by the process that started this one
+    context = make_context(setup.record, tokenizer, setup.expect, setup.allow, setup.deny, setup.heldout, setup.prices)
+    _here = context, setup.section
+
+
+def _examine(rows: Rows) -> Part:
+    assert _here is not None
+    context, section = _here
+    return examine(rows.to_batch(context), section)
+
+
+def parts(source: Source, context: Context, section: AuditSection, workers: int) -> Iterator[Part]:
+    """Parts of all batches, in row order.
+
+    Raises:
+        AerieError: a worker died.
+
+    """
+    if workers <= 1:
+        yield from (examine(batch, section) for batch in source.batches(context))
+        return
+    setup = _Setup(context.record, context.expect, list(context.allow), list(context.deny), context.heldout, context.prices, section)
+    waiting: deque[Future[Part]] = deque()
+    try:
+        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start, initargs=(setup,)) as pool:
+            for rows in source.rows():
+                waiting.append(pool.submit(_examine, rows))
+                if len(waiting) > _AHEAD * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+    except BrokenProcessPool as error:
+        raise AerieError(f"a worker of the audit died; out of memory, or killed? One process needs less: {error}") from error

@@ -1,0 +1,48 @@
+"""Audits as Markdown, short enough for a pull request."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pipeline.report.blocks import money, number, percent
+from pipeline.report.html import visible
+
+
+def plain(text: object) -> str:
+    """Text that Markdown cannot take for markup, a link or a mention, on one line."""
+    return re.sub(r"([\\`*_{}\[\]()#+!|<>~@-])", r"\\\1", visible(" ".join(str(text).split())))
+
+
+def row(cells: list[object]) -> str:
+    """One line of a table."""
+    return f"| {' | '.join(str(cell) for cell in cells)} |"
+
+
+def markdown(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+    """Verdicts of some datasets in one table, what was found, and which provider did how."""
+    lines = ["### Audit", "", row(["Dataset", "Verdict", "Accepted", "Rows", "Errors", "Mean off", "Max off", "Cost"]), row(["---"] * 8)]
+    for name, found in summaries.items():
+        billing = found["billing"]
+        verdict = "go" if found["gate"]["verdict"] == "go" else "**no-go**"
+        off = [number(billing["mean_absolute"], 2), number(billing["max_absolute"])]
+        lines.append(
+            row(
+                [plain(name), verdict, f"{found['accepted']:,}", f"{found['rows']:,}", f"{found['rows_with_error']:,}", *off, money(found["cost_usd"], 2).shown]
+            )
+        )
+    for name, found in summaries.items():
+        lines += ["", f"**{plain(name)}**", ""]
+        lines += [f"- no-go: {plain(reason)}" for reason in found["gate"]["reasons"]]
+        lines += [f"- left out: {plain(why)}: {count:,}" for why, count in sorted(found["left_out"].items(), key=lambda item: (-item[1], item[0]))]
+        lines += [f"- {check['severity']} {plain(key)}: {check['rows']:,} rows" for key, check in found["checks"].items() if check["rows"]]
+        lines += ["", *scorecards(found["providers"])]
+    return "\n".join(lines) + "\n"
+
+
+def scorecards(providers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Give providers side by side."""
+    lines = [row(["Provider", "Rows", "Exact", "Known", "Errors", "Tool calls valid", "Cut", "$ per M"]), row(["---"] * 8)]
+    for name, card in providers.items():
+        shares = [percent(card[key]).shown for key in ("exact_share", "known_share", "error_share", "schema_accuracy", "truncated_share")]
+        lines.append(row([plain(name), f"{card['rows']:,}", *shares, money(card["usd_per_million"], 2).shown]))
+    return lines

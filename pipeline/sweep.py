@@ -1,0 +1,166 @@
+"""`python -m pipeline.sweep -m train.lr=1e-4,3e-4 audit=default,strict`: a Hydra multirun in which every job is a DVC experiment.
+
+Hydra's grammar, sweepers and launchers work as ever. Each job runs `dvc exp run --temp` in its own copy of HEAD, with the
+shared cache and ledger: what a job does not change is not built again, and no prompt is paid for twice. A job's name is a
+hash of the commit and its overrides, so an interrupted sweep, started again, runs only what is missing.
+"""
+
+import hashlib
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+
+from pipeline import experiments
+from pipeline.artifacts import to_json, write_json
+from pipeline.compose import PARAMS, Params, read_params
+from pipeline.errors import ConfigError
+from pipeline.experiments import Job
+from pipeline.runner import guarded
+
+FOLDER = Path("multirun")
+_DATASET = re.compile(r"\+dataset@datasets\.")
+
+
+def key_of(override: str) -> str:
+    """What an override sets: `train.lr` of `+train.lr=1`."""
+    return override.lstrip("+~").partition("=")[0]
+
+
+def quoted(override: str) -> str:
+    """Write an override as one string of the list that `dvc exp run -S overrides=[...]` takes.
+
+    Raises:
+        ConfigError: it holds an interpolation, which Hydra would resolve in this list and not in conf/.
+
+    """
+    if "${" in override:
+        raise ConfigError(f"override {override!r}: interpolations belong into conf/, a sweep cannot pass them on")
+    escaped = re.sub(r'(\\+)(?="|$)', lambda found: found[1] * 2, override)
+    return '"' + escaped.replace('"', '\\"') + '"'
+
+
+def hydra_arguments(arguments: list[str], params: Params, folder: Path) -> list[str]:
+    """Arguments for Hydra: the datasets and overrides of params.yaml, then what the user gave.
+
+    An override of params.yaml gives way to one of the user's for the same key. `+` keeps the order: Hydra wants all
+    overrides in one run of arguments.
+    """
+    mine = {key_of(argument) for argument in arguments if "=" in argument and not argument.startswith("-")}
+    base = [f"+dataset@datasets.{name}={name}" for name in sorted(params.datasets)]
+    base += [override for override in params.overrides if key_of(override) not in mine]
+    quiet = [f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=${hydra.job.num}", "hydra.output_subdir=null", "hydra/job_logging=disabled"]
+    quiet = [argument for argument in quiet if key_of(argument) not in mine]
+    at = next((n for n, argument in enumerate(arguments) if "=" in argument and not argument.startswith("-")), len(arguments))
+    return [*arguments[:at], *base, *quiet, *arguments[at:]]
+
+
+def run_job(overrides: list[str], folder: Path) -> Job:
+    """Run one job as an experiment, unless it is there already; leave its record in ``folder``.
+
+    Raises:
+        ConfigError: an override that cannot be passed on.
+
+    """
+    values = ",".join(map(quoted, overrides))
+    commit = experiments.head()
+    name = "sweep-" + hashlib.sha256("\0".join([commit, *overrides]).encode()).hexdigest()[:10]
+    begin = time.monotonic()
+    status, reason, stages = "kept", None, list[str]()
+    if not experiments.exists(commit, name):
+        print(f"{name}: {' '.join(overrides)}", file=sys.stderr, flush=True)
+        status, reason, stages = experiments.run(name, f"overrides=[{values}]", folder / f"{name}.log")
+    figures = experiments.figures(commit, name) if status != "failed" else {}
+    job = Job(name, overrides, status, round(time.monotonic() - begin, 1), stages, figures, reason)
+    write_json(folder / f"{name}.json", to_record(job))
+    return job
+
+
+def to_record(job: Job) -> dict[str, Any]:
+    """One job as JSON."""
+    return {name: getattr(job, name) for name in job.__dataclass_fields__}
+
+
+@hydra.main(config_path="../conf", config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]
+def _multirun(config: DictConfig) -> float:
+    """What Hydra calls for each job; composing the config is only its check here, the experiment composes its own.
+
+    Returns the acceptance length, for sweepers that optimise; not a number for a job that failed.
+    """
+    del config
+    settings = HydraConfig.get()
+    overrides = [override for override in settings.overrides.task if not _DATASET.match(override)]
+    found = run_job(list(overrides), Path(settings.sweep.dir)).figures.get("acceptance_length")
+    return float("nan") if found is None else found
+
+
+def check_grammar(arguments: list[str]) -> None:
+    """Parse each override by itself, since Hydra's own message does not say which one it means.
+
+    Raises:
+        ConfigError: one does not parse.
+
+    """
+    parser = OverridesParser.create()
+    for argument in arguments:
+        if not argument.startswith("-"):
+            try:
+                parser.parse_override(argument)
+            except HydraException as error:
+                raise ConfigError(f"override {argument!r} does not parse: {str(error).splitlines()[0]}") from error
+
+
+def folder_of(arguments: list[str]) -> Path:
+    """Where a sweep's records lie: the same for the same sweep from the same commit, so that it can be continued."""
+    return FOLDER / hashlib.sha256("\0".join([experiments.head(), *arguments]).encode()).hexdigest()[:10]
+
+
+def sweep(arguments: list[str]) -> list[Job]:
+    """Run all jobs, then show the table, also when interrupted.
+
+    Raises:
+        ConfigError: the arguments are no multirun, HEAD does not hold what is swept over, or Hydra refuses an override.
+
+    """
+    if not {"-m", "--multirun"} & set(arguments) or not any("=" in argument for argument in arguments):
+        raise ConfigError("usage: python -m pipeline.sweep -m KEY=VALUE,VALUE ... [--json] (Hydra's multirun, with its whole grammar)")
+    check_grammar(arguments)
+    folder, params = folder_of(arguments), read_params()
+    experiments.refuse_uncommitted()
+    for copy in experiments.remove_abandoned():
+        print(f"removed {copy}: a killed experiment left it", file=sys.stderr)
+    is_new = not folder.exists()
+    for old in folder.glob("sweep-*.json"):
+        old.unlink()
+    sys.argv = [sys.argv[0], *hydra_arguments(arguments, params, folder)]
+    try:
+        _multirun()
+    except SystemExit as error:
+        if error.code:
+            raise ConfigError(f"Hydra refuses the sweep, see above; conf/ has the keys, {PARAMS} the datasets") from error
+    finally:
+        if jobs := experiments.read_jobs(folder):
+            write_json(folder / "sweep.json", {"commit": experiments.head(), "arguments": arguments, "jobs": [to_record(job) for job in jobs]})
+            experiments.show(jobs, folder / "sweep.json")
+        elif is_new:
+            experiments.remove_folder(folder)
+    return jobs
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command: 1 when a job failed. With `--json` the records are printed, the table goes to standard error."""
+    jobs = sweep([argument for argument in arguments if argument != "--json"])
+    if "--json" in arguments:
+        sys.stdout.write(to_json([to_record(job) for job in jobs], indent=True).decode() + "\n")
+    return 1 if any(job.status == "failed" for job in jobs) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(lambda: main(sys.argv[1:])))

@@ -1,0 +1,163 @@
+"""Files of other tools: what is taken from them, and what is said of those that cannot be used."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import splintr
+
+from pipeline.__main__ import main
+from pipeline.audit.foreign import open_tokens
+from pipeline.errors import InputError
+from pipeline.schema.tokens import SCHEMA
+from pipeline.tables import read_rows
+from pipeline.tokens import Tokenizer
+from tests.audit.rows import answer, clean_rows, write_tokens
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [row for batch in open_tokens(path)() for row in batch.to_pylist()]
+
+
+def write_jsonl(path: Path, rows: list[Any]) -> Path:
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def write_parquet(path: Path, columns: dict[str, Any]) -> Path:
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def test_our_own_table_is_taken_as_it_is(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = write_tokens(tmp_path / "tokens.parquet", clean_rows(tokenizer, 3))
+    assert rows_of(path) == list(read_rows(path, SCHEMA))
+
+
+@pytest.mark.parametrize("completion", ["output_ids", "completion_ids", "response_ids", "token_ids"])
+@pytest.mark.parametrize("prompt", ["input_ids", "prompt_ids"])
+def test_jsonl_with_any_usual_name_of_the_ids_is_read(tmp_path: Path, prompt: str, completion: str) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [{"id": "a", prompt: [1, 2], completion: [3]}, {prompt: [], completion: [4, 5], "finish_reason": "length"}])
+    assert [(row["id"], row["prompt_ids"], row["completion_ids"], row["finish_reason"]) for row in rows_of(path)] == [
+        ("a", [1, 2], [3], None),
+        ("row-1", [], [4, 5], "length"),
+    ]
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64(), pa.uint32(), pa.int16()])
+@pytest.mark.parametrize("lists", [pa.list_, pa.large_list])
+def test_parquet_with_whole_numbers_of_any_width_is_read(tmp_path: Path, kind: Any, lists: Any) -> None:
+    column = pa.array([[1, 2], [], [3]], type=lists(kind))
+    path = write_parquet(tmp_path / "x.parquet", {"output_ids": column, "id": [7, 8, 9]})
+    assert [(row["id"], row["prompt_ids"], row["completion_ids"]) for row in rows_of(path)] == [("7", [], [1, 2]), ("8", [], []), ("9", [], [3])]
+
+
+def test_parquet_is_told_by_its_content_whatever_its_name(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "x.jsonl", {"input_ids": [[1]], "output_ids": [[2]]})
+    assert rows_of(path)[0]["completion_ids"] == [2]
+
+
+BAD_PARQUET: list[tuple[dict[str, Any], str]] = [
+    ({"text": ["a"]}, r"has the columns \['text'\]; needed is one of .*output_ids"),
+    ({"output_ids": [[1.5]]}, r"column output_ids is list<.*double>; needed is a list of whole numbers"),
+    ({"output_ids": [1]}, r"column output_ids is int64; needed is a list of whole numbers"),
+    ({"output_ids": pa.array([[1], None], type=pa.list_(pa.int64()))}, r"row 1: output_ids is null"),
+    ({"output_ids": pa.array([[1, None]], type=pa.list_(pa.int64()))}, r"has a null among its ids"),
+    ({"output_ids": [[1 << 40]]}, r"has an id that is no token's"),
+    ({"output_ids": [[1]], "provider": [1.5]}, r"column provider is double; needed is text"),
+]
+
+
+@pytest.mark.parametrize(("columns", "message"), BAD_PARQUET, ids=[message[:20] for _columns, message in BAD_PARQUET])
+def test_a_parquet_file_without_usable_ids_is_refused_with_what_is_there_and_what_is_needed(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+    path = write_parquet(tmp_path / "x.parquet", columns)
+    with pytest.raises(InputError, match=message) as caught:
+        rows_of(path)
+    assert str(path) in str(caught.value)
+
+
+BAD_JSONL: list[tuple[list[Any], str]] = [
+    ([], r"x.jsonl: empty; needed are"),
+    ([{"output_ids": [1]}, {"text": "a"}], r"x.jsonl:2: has the keys \['text'\]; needed is one of .*output_ids"),
+    ([{"output_ids": [1]}, {"output_ids": [1, "a"]}], r"x.jsonl:2: output_ids must be a list of whole numbers.* found 'a'"),
+    ([{"output_ids": [True]}], r"x.jsonl:1: output_ids must be .* found 'True'"),
+    ([{"output_ids": "abc"}], r"x.jsonl:1: output_ids must be .* found 'abc'"),
+    ([{"output_ids": [1 << 31]}], r"x.jsonl:1: .*fit 32 bits; found '2147483648'"),
+    ([[1]], r"x.jsonl:1: needed is an object"),
+    (["{"], r"x.jsonl:1: not JSON"),
+]
+
+
+@pytest.mark.parametrize(("rows", "message"), BAD_JSONL, ids=[message[:30] for _rows, message in BAD_JSONL])
+def test_a_bad_line_of_jsonl_is_named_with_what_is_wrong(tmp_path: Path, rows: list[Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        rows_of(write_jsonl(tmp_path / "x.jsonl", rows))
+
+
+def audit(tokens: Path, out: Path, *more: str) -> int:
+    return main(["audit", "--target", "kimi_k25", "--tokens", str(tokens), "--out", str(out), *more])
+
+
+def test_a_team_can_audit_ids_that_it_has_already(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    rows = [{"input_ids": row.prompt_ids, "output_ids": row.completion_ids} for row in clean_rows(tokenizer, 30)]
+    rows[7]["output_ids"].pop()
+    assert audit(write_jsonl(tmp_path / "x.jsonl", rows), tmp_path / "out") == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_bytes())
+    assert summary["left_out"] == {"check: ends_with_end_token": 1}
+    assert summary["evidence"] == {"none": 30}
+
+
+def test_a_missing_file_is_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit(tmp_path / "none.parquet", tmp_path / "out") == 2
+    assert "none.parquet: No such file" in capsys.readouterr().err
+
+
+def test_ids_of_a_larger_vocabulary_are_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_jsonl(tmp_path / "x.jsonl", [{"output_ids": [5, 200000 + i]} for i in range(20)])
+    assert audit(path, tmp_path / "out") == 2
+    assert (
+        "not the ids of target 'kimi_k25': 20 of the first 20 answers have ids outside its vocabulary of 163840; the largest is 200019"
+        in capsys.readouterr().err
+    )
+
+
+def test_ids_of_another_tokenizer_are_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = splintr.Tokenizer.from_pretrained("cl100k_base")
+    text = (Path(__file__).parent / "test_foreign.py").read_text("utf-8")
+    path = write_jsonl(tmp_path / "x.jsonl", [{"output_ids": other.encode_ordinary(text[start : start + 400])} for start in range(0, 4000, 400)])
+    assert audit(path, tmp_path / "out") == 2
+    assert "none of the first 10 answers has any of its structural tokens, not even '<|im_end|>', and their ids decode to text" in capsys.readouterr().err
+
+
+def test_answers_with_the_wrong_end_token_are_a_no_go_and_not_another_vocabulary(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    rows = [{"input_ids": row.prompt_ids, "output_ids": [*row.completion_ids[:-1], 163533]} for row in clean_rows(tokenizer, 30)]
+    assert audit(write_jsonl(tmp_path / "x.jsonl", rows), tmp_path / "out") == 1
+    summary = json.loads((tmp_path / "out" / "summary.json").read_bytes())
+    assert summary["checks"]["ends_with_end_token"]["rows"] == 30
+
+
+def test_duplicates_are_found_across_datasets(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    rows = clean_rows(tokenizer, 30)
+    other = write_tokens(tmp_path / "code" / "tokens.parquet", rows[:3])
+    assert audit(write_tokens(tmp_path / "tokens.parquet", rows[2:]), tmp_path / "out", "--against", str(other)) == 0
+    found = (tmp_path / "out" / "report.html").read_text()
+    assert "same answer as code:r2" in found
+    assert json.loads((tmp_path / "out" / "summary.json").read_bytes())["checks"]["duplicate_prompts"]["rows"] == 1
+
+
+def test_held_out_prompts_are_found(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    question = "Name seven rivers of the north that reach the sea without passing through any town of more than a thousand people."
+    heldout = write_jsonl(tmp_path / "heldout.jsonl", [{"messages": [{"role": "user", "content": question}]}])
+    rows = [*clean_rows(tokenizer, 30), answer(tokenizer, "leak", prompt_ids=[163587, *tokenizer.encode(question), 163606])]
+    assert audit(write_tokens(tmp_path / "tokens.parquet", rows), tmp_path / "out", "--heldout", str(heldout)) == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_bytes())
+    assert summary["checks"]["contamination"]["rows"] == 1
+
+
+def test_a_held_out_line_without_a_question_is_named(tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
+    heldout = write_jsonl(tmp_path / "heldout.jsonl", [{"messages": []}])
+    assert audit(write_tokens(tmp_path / "tokens.parquet", clean_rows(tokenizer, 1)), tmp_path / "out", "--heldout", str(heldout)) == 2
+    assert "heldout.jsonl:1: no user message in it" in capsys.readouterr().err

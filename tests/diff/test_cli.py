@@ -1,0 +1,160 @@
+"""`diff` on a real repository: revisions, data in the cache, in a remote, nowhere; nothing on the disk changes."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.standins import StandIns
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def history(standin_build: StandIns, tmp_path_factory: pytest.TempPathFactory) -> StandIns:
+    """Branch `change` edits a dataset, drops another, and is built; main moved on."""
+    workspace = standin_build.copy(tmp_path_factory.mktemp("history") / "w")
+    workspace.run("git", "checkout", "-q", "-b", "change")
+    workspace.replace("data/code.jsonl", "question 0", "another question")
+    with (workspace.root / "data/code.jsonl").open("a") as file:
+        file.write('{"id":"code-new","messages":[{"role":"user","content":"new"}]}\n')
+    workspace.replace("params.yaml", "- tools\n", "")
+    workspace.replace("conf/train/default.yaml", "seed: 0", "seed: 7")
+    workspace.run("dvc", "repro", "-q")
+    workspace.run("git", "add", "-A")
+    workspace.run("git", "commit", "-qm", "change")
+    workspace.run("git", "checkout", "-q", "main")
+    workspace.run("git", "commit", "-q", "--allow-empty", "-m", "main moves on")
+    workspace.run("git", "checkout", "-q", "change")
+    workspace.run("dvc", "checkout", "-q")
+    return workspace
+
+
+@pytest.fixture
+def workspace(history: StandIns, tmp_path: Path) -> StandIns:
+    return history.copy(tmp_path / "w")
+
+
+def diff(workspace: StandIns, *arguments: str) -> dict[str, Any]:
+    before = snapshot(workspace)
+    found: dict[str, Any] = json.loads(workspace.python("diff", *arguments, "--format", "json").stdout)
+    assert snapshot(workspace) == before, "diff changed the working tree"
+    return found
+
+
+def snapshot(workspace: StandIns) -> dict[str, bytes]:
+    found = {}
+    for path in workspace.root.rglob("*"):
+        name = path.relative_to(workspace.root).as_posix()
+        if path.is_file() and not name.startswith((".git/", ".dvc/")) and "__pycache__" not in name:
+            found[name] = path.read_bytes()
+    return found
+
+
+def of(found: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(dataset for dataset in found["datasets"] if dataset["name"] == name)
+
+
+def test_a_branch_against_where_it_left_main(workspace: StandIns) -> None:
+    found = diff(workspace, "main...HEAD")
+    code, tools = of(found, "code"), of(found, "tools")
+    assert (code["rows"]["added"], code["rows"]["removed"], code["rows"]["changed"], code["rows"]["unchanged"]) == (1, 0, 1, 5)
+    assert code["rows"]["ids"]["added"] == ["code-new"]
+    assert code["rows"]["ids"]["changed"] == ["code-0"]
+    assert [example["id"] for example in code["examples"]] == ["code-0"]
+    assert code["headline"]["cost_usd"] == [0.006, 0.007]
+    assert (tools["presence"], tools["rows"]["removed"]) == ("removed", 6)
+    assert of(found, "reasoning")["rows"]["unchanged"] == 6
+    changed = {change["path"]: (change["old"], change["new"]) for change in found["config"]}
+    assert changed["train.seed"] == (0, 7)
+    assert changed["names"] == (["code", "reasoning", "tools"], ["code", "reasoning"])
+    assert "build/drafter/eval.json" in found["drafter"]
+    assert found["rerun"] == {}
+
+
+def test_the_working_tree_is_compared_as_it_would_compose_and_the_stages_to_come_are_named(workspace: StandIns) -> None:
+    workspace.replace("conf/audit/default.yaml", "min_accepted: 20", "min_accepted: 21")
+    found = diff(workspace)
+    assert {change["path"] for change in found["config"]} == {
+        "audit.gate.min_accepted",
+        "datasets.code.audit.gate.min_accepted",
+        "datasets.reasoning.audit.gate.min_accepted",
+    }
+    assert list(found["rerun"]) == ["audit@code", "audit@reasoning"]
+    assert found["followers"] == [f"{stage}@{name}" for stage in ("gate", "extract") for name in ("code", "reasoning")] + ["train", "evaluate", "export"]
+
+
+def test_data_that_only_the_remote_has_is_brought_also_when_the_revision_knows_no_remote(workspace: StandIns, tmp_path: Path) -> None:
+    workspace.run("dvc", "remote", "add", "-d", "storage", str(tmp_path / "storage"))
+    locked = json.loads(workspace.python("diff", "main...HEAD", "--format", "json").stdout)
+    shutil.move(workspace.root / ".dvc/cache", tmp_path / "storage")
+    assert of(diff(workspace, "main...HEAD"), "code")["rows"] == of(locked, "code")["rows"]
+
+
+def test_data_that_is_nowhere_is_named_and_the_rest_compared(workspace: StandIns) -> None:
+    shutil.rmtree(workspace.root / ".dvc/cache")
+    found = diff(workspace, "main...HEAD")
+    assert of(found, "code")["rows"] is None
+    assert "build/code/tokens.parquet: its version" in of(found, "code")["notes"][0]
+    assert "no default remote" in of(found, "code")["notes"][0]
+    assert of(found, "code")["headline"]["cost_usd"] == [0.006, 0.007]
+    assert found["config"]
+    done = workspace.python("diff", "main...HEAD", "--need-data", check=False)
+    assert done.returncode == 2
+    assert "its version" in done.stderr
+
+
+def test_a_remote_that_lacks_it_is_named(workspace: StandIns, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    workspace.run("dvc", "remote", "add", "-d", "storage", str(tmp_path / "empty"))
+    shutil.rmtree(workspace.root / ".dvc/cache")
+    notes = of(diff(workspace, "main...HEAD"), "code")["notes"]
+    assert "tokens.parquet: its version" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere"], "no revision 'nowhere' in this repository"),
+        (["main", "nowhere"], "no revision 'nowhere'"),
+        (["main...nowhere"], "no revision 'nowhere'"),
+        (["--", "-x"], "no revision '-x'"),
+        (["a", "b", "c"], "compare what with what?"),
+        (["a..b", "c"], "compare what with what?"),
+    ],
+)
+def test_a_revision_that_does_not_exist_is_named(history: StandIns, arguments: list[str], says: str) -> None:
+    done = history.python("diff", *arguments, check=False)
+    assert done.returncode == 2
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broken_lock_or_config_is_named(workspace: StandIns) -> None:
+    workspace.write("dvc.lock", "stages: [")
+    done = workspace.python("diff", check=False)
+    assert done.returncode == 2
+    assert "dvc.lock: not YAML" in done.stderr
+    workspace.run("git", "checkout", "-q", "dvc.lock")
+    workspace.replace("conf/train/default.yaml", "algorithm: eagle3", "algorithm: eagle9")
+    done = workspace.python("diff", check=False)
+    assert done.returncode == 2
+    assert "train.algorithm" in done.stderr
+
+
+def test_a_commit_before_the_first_build_is_named(workspace: StandIns) -> None:
+    first = workspace.run("git", "rev-list", "--max-parents=0", "HEAD").stdout.strip()
+    workspace.run("git", "checkout", "-q", "--orphan", "empty")
+    workspace.run("git", "rm", "-rfq", "--cached", ".")
+    workspace.run("git", "commit", "-q", "--allow-empty", "-m", "empty")
+    done = workspace.python("diff", "empty", first, check=False)
+    assert done.returncode == 2
+    assert "has no build/config.json" in done.stderr
+
+
+def test_all_formats_are_written_to_a_file(workspace: StandIns) -> None:
+    for name, start in (("md", "<!-- aerie"), ("html", "<!doctype html>"), ("json", "{")):
+        workspace.python("diff", "main...HEAD", "--format", name, "--out", f"out.{name}")
+        assert (workspace.root / f"out.{name}").read_text().startswith(start)

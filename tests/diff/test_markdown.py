@@ -1,0 +1,87 @@
+"""The comment: it fits, says what does not, and no text of a row can act as markup. The page: self-contained, everything escaped."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.diff import markdown, page
+from pipeline.diff.model import Change, Dataset, Difference, Rows
+from pipeline.diff.tokendiff import Example, SequenceDiff, Span
+
+HOSTILE = "</code></details>```\n```` @everyone <script>alert(1)</script> | [x](http://example.org) <!-- -->"
+
+
+def rows(**counts: Any) -> Rows:
+    values = dict.fromkeys(
+        ("old", "new", "unchanged", "added", "removed", "renamed", "changed", "changed_prompt", "changed_completion", "changed_record_only"), 0
+    )
+    kinds: dict[str, list[str]] = {"added": [], "removed": [], "renamed": [], "changed": [HOSTILE]}
+    return Rows(**{**values, **counts}, ids=kinds, totals={}, mix={"provider": {HOSTILE: (1, 2)}})
+
+
+def difference(text: str, *, datasets: int = 1, examples: int = 1, config: int = 1) -> Difference:
+    span = Span([1, 2], text, 0)
+    diff = SequenceDiff(0, 0, 2, 2, span, span, span, False)
+    shown = [Example(text, ["completion"], None, diff, {"provider": (text, "b")}) for _ in range(examples)]
+    found = Difference(text, "HEAD", config=[Change(f"a.{n}.{text}", "changed", text, 1) for n in range(config)], notes=[text])
+    for n in range(datasets):
+        head = dict.fromkeys(("rows", "accepted", "completion_tokens", "cost_usd", "exact", "verdict"), (text, 1))
+        found.datasets.append(Dataset(f"d{n}", "both", rows(old=9, new=9, changed=9), head, {text: [Change("x", "changed", 1, 2)]}, shown, [text]))
+    found.rerun = {f"audit@{text}": [text]}
+    return found
+
+
+def outside_fences(text: str) -> str:
+    """What is not inside a fenced block, by CommonMark's rule: a block ends at a fence at least as long as its first."""
+    kept, fence = [], ""
+    for line in text.split("\n"):
+        run = re.match(r"`{3,}", line)
+        if fence:
+            if run and len(run[0]) >= len(fence) and not line.strip("`").strip():
+                fence = ""
+        elif run:
+            fence = run[0]
+        else:
+            kept.append(line)
+    assert not fence, "a block was left open"
+    return "\n".join(kept)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.text(max_size=60))
+def test_no_text_of_a_row_acts_as_markup(text: str) -> None:
+    hostile = text + HOSTILE
+    free = outside_fences(markdown.render(difference(hostile)))
+    assert "<script" not in free
+    assert "@everyone" not in free
+    assert "[x](http" not in re.sub(r"<code>[^<]*</code>", "", free)
+    assert free.count("<details>") == free.count("</details>")
+    assert free.count("<code>") == free.count("</code>")
+    for line in free.split("\n"):
+        if line.startswith("| <code>d0"):
+            assert line.count("|") == 11, "a cell broke the table"
+
+
+@pytest.mark.parametrize(("datasets", "examples", "config"), [(1, 1, 1), (60, 20, 3000), (300, 0, 0), (3, 500, 10)])
+def test_it_fits_into_a_comment_and_says_what_was_left_out(datasets: int, examples: int, config: int) -> None:
+    text = markdown.render(difference("word " * 20, datasets=datasets, examples=examples, config=config))
+    assert len(text) <= markdown.LIMIT
+    assert text.startswith(markdown.MARK)
+    assert ("do not fit" in text) is (datasets > 1)
+    assert text.count("<details>") == text.count("</details>")
+
+
+def test_an_empty_difference_says_so() -> None:
+    assert "No difference" in markdown.render(Difference("a", "b"))
+    assert "No difference" in page.render(Difference("a", "b"))
+
+
+def test_the_page_escapes_everything_and_needs_no_network() -> None:
+    text = page.render(difference(HOSTILE))
+    assert "<script" not in text
+    assert "alert(1)" in text
+    assert not re.search(r"(src|href)=", text)
+    assert text.count("<details") == text.count("</details>")

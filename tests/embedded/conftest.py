@@ -1,0 +1,26 @@
+"""A stand-in that was trained for a second: enough to be served, too little to keep the form, so strange answers come up."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pipeline.compose import target_section
+from pipeline.target.stage import Config, run
+
+
+class StandIn(NamedTuple):
+    model: Path
+    record: Path
+    metrics: Path
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
+    folder = tmp_path_factory.mktemp("target")
+    section = target_section("tiny_kimi")
+    assert section.tiny is not None
+    tiny = section.tiny.model_copy(update={"width": 32, "mlp": 64, "tokens": 20_000})
+    made = StandIn(folder / "model", folder / "fingerprint.json", folder / "metrics.json")
+    run(Config(target=section.model_copy(update={"tiny": tiny})), **made._asdict())
+    return made

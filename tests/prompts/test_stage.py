@@ -1,0 +1,109 @@
+"""From a source file to prompts, and what is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.artifacts import sha256_file
+from pipeline.errors import InputError
+from pipeline.prompts.stage import Config, run
+
+USER = {"messages": [{"role": "user", "content": "Hello?"}]}
+
+
+def prepare(tmp_path: Path, text: str, **section: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    source = tmp_path / "some.jsonl"
+    source.write_text(text)
+    config = Config.model_validate({"prompts": {"path": str(source), **section}, "digest": sha256_file(source)})
+    run(config, prompts=tmp_path / "prompts.jsonl", summary=tmp_path / "prompts.json")
+    rows = [json.loads(line) for line in (tmp_path / "prompts.jsonl").read_text().splitlines()]
+    return rows, json.loads((tmp_path / "prompts.json").read_text())
+
+
+def lines(*rows: Any) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def asked(text: str, **more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}], **more}
+
+
+def test_order_and_own_ids_are_kept(tmp_path: Path) -> None:
+    rows, _ = prepare(tmp_path, lines(asked("b", id="second"), asked("a", id=7)))
+    assert [row["id"] for row in rows] == ["second", "7"]
+
+
+def test_an_id_from_content_does_not_depend_on_the_order_of_keys(tmp_path: Path) -> None:
+    one, _ = prepare(tmp_path, '{"messages": [{"role": "user", "content": "x"}]}\n')
+    other, _ = prepare(tmp_path, '{"messages": [{"content": "x", "role": "user"}]}\n')
+    assert one[0]["id"] == other[0]["id"]
+
+
+def test_repeated_rows_are_dropped_and_counted(tmp_path: Path) -> None:
+    rows, summary = prepare(tmp_path, lines(asked("a"), asked("a"), asked("a", id="x"), asked("a", id="x")))
+    assert len(rows) == 2
+    assert (summary["rows"], summary["prompts"], summary["duplicates"], summary["same_content"]) == (4, 2, 2, 1)
+
+
+def test_one_id_for_two_prompts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"some\.jsonl:2: the id 'x' was used before"):
+        prepare(tmp_path, lines(asked("a", id="x"), asked("b", id="x")))
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ('{"messages": [}', r"some\.jsonl:2: not JSON"),
+        ("[1]", r"some\.jsonl:2: a row is an object"),
+        ('{"prompt": "x"}', r"some\.jsonl:2: there is no 'messages'; the row has \['prompt'\]"),
+        ('{"messages": []}', r"some\.jsonl:2: 'messages' must be a list"),
+        ('{"messages": [{"role": "usr", "content": "x"}]}', r"some\.jsonl:2: message 0: role must be one of"),
+        ('{"messages": [{"role": "user"}]}', r"some\.jsonl:2: message 0 \(user\) has no content"),
+        ('{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}', r"some\.jsonl:2: the last message is the assistant's"),
+        ('{"messages": [{"role": "user", "content": "x"}], "id": "../x"}', r"some\.jsonl:2: 'id' must be"),
+        ('{"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}]}', r"some\.jsonl:2: tool 0 must be"),
+        ('{"messages": [{"role": "user", "content": "\\ud83d"}]}', r"some\.jsonl:2: not JSON"),
+    ],
+)
+def test_a_malformed_line_is_named_and_nothing_is_written(tmp_path: Path, line: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        prepare(tmp_path, lines(USER) + line + "\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["some.jsonl"]
+
+
+def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no prompt"):
+        prepare(tmp_path, "\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["some.jsonl"]
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    config = Config.model_validate({"prompts": {"path": str(tmp_path / "no.jsonl")}, "digest": None})
+    with pytest.raises(InputError, match=r"no\.jsonl: there is no such file"):
+        run(config, prompts=tmp_path / "p", summary=tmp_path / "s")
+
+
+def test_a_file_that_changed_since_compose_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "some.jsonl").write_text(lines(USER))
+    config = Config.model_validate({"prompts": {"path": str(tmp_path / "some.jsonl")}, "digest": "0" * 64})
+    with pytest.raises(InputError, match="changed since the configuration was composed"):
+        run(config, prompts=tmp_path / "p", summary=tmp_path / "s")
+
+
+def test_limit_takes_the_first(tmp_path: Path) -> None:
+    rows, summary = prepare(tmp_path, lines(*map(asked, "abcd")), limit=2)
+    assert [row["messages"][0]["content"] for row in rows] == ["a", "b"]
+    assert summary["left_out"] == 2
+
+
+def test_a_sample_is_the_same_for_the_same_seed_and_keeps_the_order(tmp_path: Path) -> None:
+    text = lines(*(asked(str(number)) for number in range(100)))
+    first, _ = prepare(tmp_path, text, sample=10, seed=1)
+    again, _ = prepare(tmp_path, text, sample=10, seed=1)
+    other, _ = prepare(tmp_path, text, sample=10, seed=2)
+    assert first == again != other
+    taken = [int(row["messages"][0]["content"]) for row in first]
+    assert len(taken) == 10
+    assert taken == sorted(taken)

@@ -1,0 +1,170 @@
+"""A workspace whose stages are stand-ins: instant, deterministic, with real artifacts between them, so that tests of versions run DVC itself.
+
+What is tested with it is how versions, sweeps and merges treat stages, not what stages do. Each stand-in notes its run in
+the file that STANDIN_LOG names, so that runs inside an experiment's own copy are counted as well. `train` fails when lr is above 1.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.stages import STAGES, Stage
+from tests.workspace import Workspace, copy_of_repository
+
+LOG = "STANDIN_LOG"
+
+_SHARED = '''"""What the stand-ins share."""
+import hashlib
+import os
+
+import orjson
+
+from pipeline.artifacts import read_jsonl, sha256_file, sha256_folder, write_bytes, write_json, write_jsonl
+from pipeline.errors import InputError
+
+
+def note(stage, paths):
+    if log := os.environ.get("STANDIN_LOG"):
+        dataset = next((path.parts[1] for path in paths.values() if hasattr(path, "parts") and len(path.parts) > 2), "")
+        with open(log, "a") as file:
+            file.write(f"{stage} {dataset}\\n")
+
+
+def digest(config, reads):
+    found = hashlib.sha256(orjson.dumps(config.model_dump(mode="json"), option=orjson.OPT_SORT_KEYS))
+    for path in reads:
+        for one in path.values() if isinstance(path, dict) else [path]:
+            found.update((sha256_folder(one) if one.is_dir() else sha256_file(one)).encode())
+    return found.hexdigest()
+
+
+def write_any(path, found):
+    if path.name == "eval.json":
+        write_json(path, {"acceptance_length": 1 + int(found[:4], 16) / 65536, "draft_tokens": 4, "prompts": 10})
+    elif path.suffix == ".json":
+        write_json(path, {"digest": found})
+    elif path.suffix:
+        write_bytes(path, f"step,loss\\n1,{found}\\n".encode())
+    else:
+        write_bytes(path / "file", found.encode())
+'''
+
+_GENERIC = """    for path in ({writes}):
+        write_any(path, found)
+"""
+
+_BODIES = {
+    "prompts": """    rows = [{"id": row["id"], "messages": row["messages"]} for _, row in read_jsonl(data_of(prompts))][: config.prompts["limit"]]
+    write_jsonl(prompts, rows)
+    write_json(summary, {"prompts": len(rows)})
+""",
+    "generate": """    rows = []
+    for _, row in read_jsonl(prompts):
+        key = hashlib.sha256(orjson.dumps([row, config.sampling])).hexdigest()
+        rows.append({"id": row["id"], "key": key, "cost_usd": 0.001, "provider": "north" if int(key, 16) % 2 else "south", "response": key})
+    write_jsonl(responses, rows)
+    write_json(summary, {"rows": len(rows), "cost_usd": round(0.001 * len(rows), 6), "completion_tokens": 32 * len(rows)})
+""",
+    "reconstruct": """    from pipeline.schema.tokens import SCHEMA, Segment, TokenRow
+    from pipeline.tables import write_rows
+
+    rows = []
+    for _, row in read_jsonl(responses):
+        ids = [int(row["key"][at : at + 2], 16) for at in range(0, 64, 2)]
+        segments = [Segment("content", 0, 31), Segment("end", 31, 32)]
+        evidence = "count" if ids[0] % 2 else "text"
+        rows.append(TokenRow(row["id"], [1, 2, 3], ids, evidence, 0, 32, "stop", row["provider"], segments, [], "accept").to_row())
+    write_rows(tokens, SCHEMA, rows)
+    write_json(summary, {"rows": len(rows)})
+""",
+    "target": """    from pipeline.schema.target import TargetSpec
+    from pipeline.tokens import load_tokenizer, make_record
+
+    spec = TargetSpec.model_validate({key: value for key, value in config.target.items() if key in TargetSpec.model_fields})
+    write_json(record, make_record(spec, load_tokenizer(spec)))
+    write_any(model, found)
+    write_any(metrics, found)
+""",
+    "train": """    if config.train["lr"] > 1:
+        raise InputError("the stand-in diverged")
+"""
+    + _GENERIC,
+}
+
+
+def _source(stage: Stage) -> str:
+    fields = "".join(f"    {key}: Any\n" for key in stage.keys) or "    pass\n"
+    arguments = ", ".join([*stage.reads, *stage.writes])
+    body = _BODIES.get(stage.name, _GENERIC).replace("{writes}", "".join(f"{name}, " for name in stage.writes))
+    return f'''"""A stand-in."""
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from pipeline.section import Section
+from pipeline.standins import InputError, digest, note, read_jsonl, write_any, write_json, write_jsonl
+
+
+class Config(Section):
+{fields}
+
+def data_of(prompts):
+    return Path("data") / f"{{prompts.parts[1]}}.jsonl"
+
+
+def run(config, *, {arguments}):
+    note("{stage.name}", {{{", ".join(f'"{name}": {name}' for name in stage.writes)}}})
+    found = digest(config, [{", ".join(stage.reads)}])
+{body}'''
+
+
+@dataclass(frozen=True)
+class StandIns(Workspace):
+    """A workspace that counts runs."""
+
+    def environment(self) -> dict[str, str]:
+        return {**super().environment(), LOG: str(self.log)}
+
+    @property
+    def log(self) -> Path:
+        return self.root.parent / f"{self.root.name}.runs"
+
+    def copy(self, to: Path) -> "StandIns":
+        """Copy all of it, history and cache included."""
+        shutil.copytree(self.root, to, symlinks=True)
+        return StandIns(to)
+
+    def runs(self) -> list[str]:
+        """Stages that ran since the last call, as `stage dataset`; also those inside an experiment's copy."""
+        lines = self.log.read_text().split("\n")[:-1] if self.log.exists() else []
+        self.log.write_text("")
+        return [line.strip() for line in lines]
+
+
+def stand_ins(root: Path, *, rows: int = 6) -> StandIns:
+    """Make a workspace of stand-ins in the folder ``root``: committed, not built."""
+    copy_of_repository(root)
+    workspace = StandIns(root)
+    workspace.write("pipeline/standins.py", _SHARED)
+    for stage in STAGES:
+        workspace.write(f"pipeline/{stage.name}/__init__.py", "")
+        workspace.write(f"pipeline/{stage.name}/stage.py", _source(stage))
+    for name in ("reasoning", "tools", "code", "heldout"):
+        lines = [f'{{"id":"{name}-{n}","messages":[{{"role":"user","content":"question {n}"}}]}}\n' for n in range(rows)]
+        workspace.write(f"data/{name}.jsonl", "".join(lines))
+    workspace.python("compose")
+    workspace.run("git", "add", "-A")
+    workspace.run("git", "commit", "-qm", "stand-ins")
+    return workspace
+
+
+def built(root: Path, *, rows: int = 6) -> StandIns:
+    """Make a workspace of stand-ins, built and committed."""
+    workspace = stand_ins(root, rows=rows)
+    workspace.run("dvc", "repro", "-q")
+    workspace.run("git", "add", "-A")
+    workspace.run("git", "commit", "-qm", "build")
+    workspace.runs()
+    return workspace

@@ -1,0 +1,191 @@
+"""Sweeps: what is handed to Hydra and to DVC, what is refused before anything runs, and real sweeps over stand-in stages."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.compose import Params
+from pipeline.errors import ConfigError
+from pipeline.experiments import last_words
+from pipeline.sweep import hydra_arguments, quoted
+from tests.standins import StandIns
+
+TRICKY = [
+    "train.lr=3e-4",
+    "target=kimi_k25",
+    "+a.b=[1,2]",
+    "~c",
+    "a='x y'",
+    'a="x, y"',
+    "a=b=c",
+    "a=é",
+    "a=\\\\",
+    'a=\\"',
+    "a={b: 1, c: [x]}",
+    "a=",
+    "a=null",
+    "a=x\\",
+    "a= spaced ",
+    "a=100%",
+    "a=#no comment",
+]
+
+
+def through_dvc(overrides: list[str], folder: Path) -> list[str]:
+    """What DVC makes of `-S overrides=[...]` in params.yaml."""
+    from dvc.utils.hydra import apply_overrides
+    from ruamel.yaml import YAML
+
+    path = folder / "params.yaml"
+    path.write_text("datasets:\n- a\noverrides: []\n")
+    apply_overrides(str(path), [f"overrides=[{','.join(map(quoted, overrides))}]"])
+    found: list[str] = YAML(typ="safe").load(path.read_text())["overrides"]
+    return found
+
+
+def test_every_override_reaches_params_as_it_was(tmp_path: Path) -> None:
+    assert through_dvc(TRICKY, tmp_path) == TRICKY
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.text(st.characters(codec="ascii", exclude_characters="\r\n", min_codepoint=32), min_size=1, max_size=12).filter(lambda text: "${" not in text),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_any_text_reaches_params_as_it_was(tmp_path_factory: pytest.TempPathFactory, overrides: list[str]) -> None:
+    assert through_dvc(overrides, tmp_path_factory.mktemp("params")) == overrides
+
+
+def test_an_interpolation_is_refused() -> None:
+    with pytest.raises(ConfigError, match="interpolations belong into conf/"):
+        quoted("train.lr=${audit.x}")
+
+
+def test_datasets_and_overrides_of_params_come_first_and_give_way_to_the_users() -> None:
+    params = Params(["tools", "code"], ["train.lr=1", "train.seed=3", "target=kimi_k25"])
+    found = hydra_arguments(["-m", "train.lr=2,3", "+x=1"], params, Path("multirun/x"))
+    mine = [argument for argument in found if not argument.startswith("hydra")]
+    assert mine == ["-m", "+dataset@datasets.code=code", "+dataset@datasets.tools=tools", "train.seed=3", "target=kimi_k25", "train.lr=2,3", "+x=1"]
+
+
+def test_the_stages_own_error_is_shown_before_dvcs() -> None:
+    said = "Running stage 'train':\n> python\nepoch 1\nerror: the loss is not a number\nERROR: failed to reproduce 'train'\n"
+    assert last_words(said) == "error: the loss is not a number | ERROR: failed to reproduce 'train'"
+    assert last_words("one\ntwo\n\n") == "two"
+
+
+@pytest.fixture
+def workspace(standin_build: StandIns, tmp_path: Path) -> StandIns:
+    return standin_build.copy(tmp_path / "w")
+
+
+def sweep(workspace: StandIns, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+
+    done = workspace.run(sys.executable, "-m", "pipeline.sweep", "-m", *arguments, "--json", check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout[done.stdout.index("[\n  {") :])
+    return found
+
+
+def refused(workspace: StandIns, *arguments: str) -> str:
+
+    before = workspace.run("git", "status", "--porcelain", "--ignored").stdout
+    done = workspace.run(sys.executable, "-m", "pipeline.sweep", *arguments, check=False)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    after = workspace.run("git", "status", "--porcelain", "--ignored").stdout
+    assert [line for line in after.split("\n") if "pycache" not in line] == [line for line in before.split("\n") if "pycache" not in line]
+    assert workspace.runs() == []
+    return done.stderr + done.stdout
+
+
+@pytest.mark.slow
+def test_jobs_over_training_never_make_data_again_and_a_failed_one_stops_no_other(workspace: StandIns) -> None:
+    jobs = sweep(workspace, "train.lr=7,0.1,0.2", code=1)
+    assert [job["status"] for job in jobs] == ["done", "done", "failed"]
+    assert "the stand-in diverged" in jobs[2]["reason"]
+    assert {run.split()[0] for run in workspace.runs()} == {"train", "evaluate", "export"}
+    assert all(set(job["stages"]) <= {"compose", "train", "evaluate", "export"} for job in jobs)
+    best, other = jobs[0]["figures"]["acceptance_length"], jobs[1]["figures"]["acceptance_length"]
+    assert best >= other > 1
+    assert jobs[0]["figures"]["cost_usd"] == 0.018
+    listed = workspace.run("dvc", "exp", "list", "--name-only").stdout.split()
+    assert sorted(listed) == sorted(job["name"] for job in jobs[:2])
+    assert workspace.run("git", "status", "--porcelain").stdout == ""
+
+    again = sweep(workspace, "train.lr=7,0.1,0.2", code=1)
+    assert [job["status"] for job in again] == ["kept", "kept", "failed"], "only what is missing runs again"
+    assert [job["figures"] for job in again[:2]] == [job["figures"] for job in jobs[:2]]
+
+    wider = sweep(workspace, "train.lr=0.1,0.3")
+    assert sorted(job["status"] for job in wider) == ["done", "kept"]
+
+
+@pytest.mark.slow
+def test_jobs_over_one_dataset_rebuild_that_dataset_only(workspace: StandIns) -> None:
+    jobs = sweep(workspace, "datasets.code.sampling.temperature=0.1,0.2")
+    assert [job["status"] for job in jobs] == ["done", "done"]
+    runs = workspace.runs()
+    assert runs.count("generate code") == 2
+    assert not [run for run in runs if run.endswith((" tools", " reasoning"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train.lr=1,2"], "usage"),
+        (["-m"], "usage"),
+        (["-m", "train.lr=[1"], "train.lr=[1"),
+        (["-m", "train.learning_rate=1,2"], "learning_rate"),
+        (["-m", "datasets.gone.sampling.seed=1,2"], "gone"),
+        (["-m", "target=nothing,tiny_kimi"], "nothing"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(workspace: StandIns, arguments: list[str], says: str) -> None:
+    assert says in refused(workspace, *arguments)
+
+
+@pytest.mark.slow
+def test_files_that_git_does_not_know_are_refused(workspace: StandIns) -> None:
+    workspace.write("conf/train/wide.yaml", "algorithm: eagle3\n")
+    said = refused(workspace, "-m", "train.lr=1,2")
+    assert "git add these first" in said
+    assert "conf/train/wide.yaml" in said
+
+
+@pytest.mark.slow
+def test_changes_that_are_not_committed_are_refused(workspace: StandIns) -> None:
+    workspace.replace("conf/train/default.yaml", "seed: 0", "seed: 1")
+    said = refused(workspace, "-m", "train.lr=1,2")
+    assert "commit these first" in said
+    assert "conf/train/default.yaml" in said
+
+
+@pytest.mark.slow
+def test_copies_of_killed_experiments_are_removed_and_live_or_young_ones_are_not(workspace: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    from pipeline.experiments import remove_abandoned
+
+    old = time.time() - 7200
+    for name in ("tmp_dead", "tmp_live", "tmp_young"):
+        (workspace.root / ".dvc/tmp/exps/standalone" / name / ".dvc").mkdir(parents=True)
+    for name in ("tmp_dead", "tmp_live"):
+        os.utime(workspace.root / ".dvc/tmp/exps/standalone" / name, (old, old))
+    live = workspace.root / ".dvc/tmp/exps/standalone/tmp_live/.dvc"
+    with subprocess.Popen([sys.executable, "-c", "input()"], cwd=live, stdin=subprocess.PIPE) as process:
+        monkeypatch.chdir(workspace.root)
+        removed = remove_abandoned()
+        process.communicate(b"\n")
+    assert [path.name for path in removed] == ["tmp_dead"]

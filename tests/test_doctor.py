@@ -1,0 +1,86 @@
+"""`doctor`: it finds what would stop a build, says what to do, never shows a key, and changes nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.compose import build_config, read_params
+from pipeline.doctor import Finding, filesystem_of, provider
+from tests.standins import StandIns
+
+MOUNTS = """overlay / overlay rw 0 0
+/dev/sda1 /home ext4 rw 0 0
+server:/export /home/shared nfs4 rw 0 0
+//server/x /mnt/with\\040space cifs rw 0 0
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/home/me/.git", "ext4"), ("/home/shared/clone/.git", "nfs4"), ("/home/sharedness", "ext4"), ("/srv/x", "overlay"), ("/mnt/with space/x", "cifs")],
+)
+def test_the_deepest_mount_tells_the_file_system(path: str, kind: str) -> None:
+    assert filesystem_of(Path(path), MOUNTS) == kind
+
+
+@pytest.fixture
+def workspace(standin_build: StandIns, tmp_path: Path) -> StandIns:
+    return standin_build.copy(tmp_path / "w")
+
+
+def lines(workspace: StandIns, *, code: int) -> dict[str, tuple[str, str]]:
+    before = workspace.run("git", "status", "--porcelain").stdout
+    done = workspace.python("doctor", check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert workspace.run("git", "status", "--porcelain").stdout == before
+    found = {}
+    for line in done.stdout.splitlines():
+        level, _, rest = line.partition(" ")
+        about, colon, said = rest.strip().partition(": ")
+        if colon:
+            found[about] = (level, said)
+    return found
+
+
+@pytest.mark.slow
+def test_a_built_clone_is_healthy_and_what_it_lacks_is_named(workspace: StandIns) -> None:
+    found = lines(workspace, code=0)
+    assert found["versions"] == ("ok", "build/ and dvc.lock agree with conf/ and the code")
+    assert found["tokenizer"][0] == "ok"
+    assert "make setup" in found["merge driver"][1]
+    assert "dvc remote add" in found["remote"][1]
+    workspace.run("make", "drivers")
+    workspace.run("dvc", "remote", "add", "-d", "s", "/tmp/s", "-q")
+    workspace.replace("conf/train/default.yaml", "seed: 0", "seed: 1")
+    found = lines(workspace, code=0)
+    assert found["merge driver"][0] == found["remote"][0] == "ok"
+    assert found["versions"][0] == "warn"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "old", "new", "about", "says"),
+    [
+        ("conf/train/default.yaml", "algorithm: eagle3", "algorithm: eagle9", "config", "train.algorithm"),
+        ("conf/target/kimi_k25.yaml", '"<|im_end|>": 163586', '"<|im_end|>": 163533', "tokenizer", "chas"),
+        ("conf/train/default.yaml", "device: cpu", "device: cuda", "device", "sees no GPU here"),
+        ("params.yaml", "overrides: []", "overrides: [provider=openrouter]", "key", "OPENROUTER_API_KEY is not set"),
+        ("dvc.lock", "schema: '2.0'", "schema: [", "dvc.lock", "not YAML"),
+    ],
+)
+def test_what_would_stop_a_build_is_found(workspace: StandIns, monkeypatch: pytest.MonkeyPatch, file: str, old: str, new: str, about: str, says: str) -> None:
+    monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
+    workspace.replace(file, old, new)
+    level, said = lines(workspace, code=2)[about]
+    assert level == "fail"
+    assert says in said
+
+
+def test_a_key_is_never_shown_and_an_open_budget_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENROUTER_API_KEY", "sk-or-v1-SECRETSECRETSECRET")
+    params = read_params()
+    config = build_config(params._replace(overrides=["provider=openrouter", "budget.usd=null"]))
+    found = list(provider(config))
+    assert [finding.level for finding in found] == ["ok", "warn"]
+    assert Finding("ok", "key", "OPENROUTER_API_KEY is set") in found
+    assert "SECRET" not in repr(found)

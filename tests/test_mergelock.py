@@ -1,0 +1,134 @@
+"""The merge driver for dvc.lock: rules stage by stage, DVC's own way of writing, and real merges of real branches."""
+
+import itertools
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline import mergelock
+from pipeline.errors import ConfigError
+from pipeline.lockfile import raw_stages
+from pipeline.mergelock import merge, render
+from tests.standins import StandIns
+from tests.workspace import ROOT
+
+VALUES = [None, {"cmd": "a"}, {"cmd": "b"}, {"cmd": "c"}]
+
+
+def put(value: Any) -> dict[str, Any]:
+    return {} if value is None else {"stage": value}
+
+
+@pytest.mark.parametrize(("base", "ours", "theirs"), list(itertools.product(VALUES, repeat=3)))
+def test_the_side_that_changed_wins_and_both_sides_lose(base: Any, ours: Any, theirs: Any) -> None:
+    merged, forgotten = merge(put(base), put(ours), put(theirs))
+    if ours == theirs:
+        assert (merged, forgotten) == (put(ours), [])
+    elif ours == base:
+        assert (merged, forgotten) == (put(theirs), [])
+    elif theirs == base:
+        assert (merged, forgotten) == (put(ours), [])
+    else:
+        assert (merged, forgotten) == ({}, ["stage"])
+
+
+locks = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 3).map(lambda n: {"cmd": str(n)}))
+
+
+@settings(deadline=None)
+@given(locks, locks, locks)
+def test_which_side_is_ours_decides_nothing(base: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    one, other = merge(base, ours, theirs), merge(base, theirs, ours)
+    assert one[0] == other[0]
+    assert sorted(one[1]) == sorted(other[1])
+
+
+@pytest.mark.slow
+def test_an_unchanged_lock_is_written_as_dvc_wrote_it(standin_build: StandIns) -> None:
+    content = (standin_build.root / "dvc.lock").read_bytes()
+    assert render(raw_stages(content, "dvc.lock")) == content
+
+
+def test_a_broken_side_leaves_ours_alone_and_is_named(tmp_path: Path) -> None:
+    for name, text in (("base", "schema: '2.0'\nstages: {}\n"), ("ours", "schema: '2.0'\nstages: {}\n"), ("theirs", "<<<<<<< x\n")):
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=r"dvc\.lock \(theirs\): holds git's conflict markers"):
+        mergelock.main([str(tmp_path / name) for name in ("base", "ours", "theirs")])
+    assert (tmp_path / "ours").read_text() == "schema: '2.0'\nstages: {}\n"
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ConfigError, match="usage"):
+        mergelock.main(["a", "b"])
+
+
+def set_up_drivers(workspace: StandIns) -> None:
+    """Run the recipe of `make drivers`, with this interpreter in place of .venv's."""
+    workspace.write(".venv/bin/python", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (workspace.root / ".venv/bin/python").chmod(0o755)
+    workspace.run("make", "drivers")
+
+
+def branch(workspace: StandIns, name: str, *edits: tuple[str, str, str]) -> None:
+    """Commit a branch off main with these edits, built."""
+    workspace.run("git", "checkout", "-q", "-b", name, "main")
+    for edit in edits:
+        workspace.replace(*edit)
+    workspace.run("dvc", "repro", "-q")
+    workspace.run("git", "add", "-A")
+    workspace.run("git", "commit", "-qm", name)
+
+
+@pytest.mark.slow
+def test_branches_that_built_different_datasets_merge_and_only_what_they_share_runs(standin_build: StandIns, tmp_path: Path) -> None:
+    workspace = standin_build.copy(tmp_path / "w")
+    set_up_drivers(workspace)
+    branch(workspace, "one", ("conf/dataset/code.yaml", "temperature: 0.8", "temperature: 0.9"))
+    branch(workspace, "two", ("conf/dataset/tools.yaml", "temperature: 0.8", "temperature: 0.7"))
+    workspace.runs()
+    merged = workspace.run("git", "merge", "-m", "both", "one")
+    forgotten = merged.stderr.partition("forgotten: ")[2].partition(";")[0].split(", ")
+    assert forgotten == ["compose", "train", "evaluate", "export"]
+    assert workspace.python("verify", check=False).returncode == 2
+    workspace.run("dvc", "checkout", "-q", check=False)  # brings the data that the merged entries speak of
+    assert workspace.repro() == {"compose", "train", "evaluate", "export"}
+    assert {run.split()[0] for run in workspace.runs()} == {"train", "evaluate", "export"}, "no data was made again"
+    assert workspace.python("verify").returncode == 0
+
+
+@pytest.mark.slow
+def test_a_stage_that_both_branches_changed_is_built_for_the_merged_config(standin_build: StandIns, tmp_path: Path) -> None:
+    workspace = standin_build.copy(tmp_path / "w")
+    set_up_drivers(workspace)
+    branch(workspace, "one", ("conf/dataset/code.yaml", "temperature: 0.8", "temperature: 0.9"))
+    branch(workspace, "two", ("conf/dataset/code.yaml", "usd: 0.5", "usd: 0.6"))
+    workspace.runs()
+    workspace.run("git", "merge", "-m", "both", "one")
+    said = workspace.python("verify", check=False)
+    assert said.returncode == 2
+    assert "generate@code" in said.stderr
+    workspace.run("dvc", "checkout", "-q", check=False)
+    workspace.run("dvc", "repro", "-q")
+    assert "generate code" in workspace.runs()
+    assert workspace.python("verify").returncode == 0
+
+
+@pytest.mark.slow
+def test_setting_up_outside_git_does_not_fail(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    done = subprocess.run(
+        ["make", "drivers"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": "/usr/bin:/bin", "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)},
+    )
+    assert done.returncode == 0
+    assert "not a git repository" in done.stdout

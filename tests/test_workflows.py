@@ -1,0 +1,61 @@
+"""The pull-request workflow: what it may do, and its own scripts run for real on a branch."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.conftest import ROOT
+from tests.standins import StandIns
+
+WORKFLOW: dict[str, Any] = YAML(typ="safe").load((ROOT / ".github/workflows/dataset-diff.yml").read_text())
+STEPS: list[dict[str, Any]] = WORKFLOW["jobs"]["diff"]["steps"]
+
+
+def script(name: str) -> str:
+    return next(str(step["run"]) for step in STEPS if step.get("name") == name)
+
+
+def test_it_runs_on_forks_with_their_own_rights_and_comments_only_where_it_may() -> None:
+    assert set(WORKFLOW["on"]) == {"pull_request"}, "pull_request_target would run foreign code with our secrets"
+    assert WORKFLOW["permissions"] == {"contents": "read", "pull-requests": "write"}
+    comment = next(step for step in STEPS if step.get("name") == "comment")
+    assert comment["if"] == "github.event.pull_request.head.repo.full_name == github.repository"
+
+
+def test_no_script_takes_what_a_stranger_wrote_as_code() -> None:
+    """`${{ }}` inside `run` is pasted into the shell: titles and branch names must come through the environment."""
+    assert not [step["name"] for step in STEPS if "${{" in step.get("run", "")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stale", [False, True])
+def test_its_scripts_compare_a_branch_and_its_last_step_gives_verify_s_answer(standin_build: StandIns, tmp_path: Path, *, stale: bool) -> None:
+    workspace = standin_build.copy(tmp_path / "w")
+    base = workspace.run("git", "rev-parse", "HEAD").stdout.strip()
+    workspace.replace("conf/dataset/code.yaml", "temperature: 0.8", "temperature: 0.9")
+    if not stale:
+        workspace.run("dvc", "repro", "-q")
+    workspace.run("git", "commit", "-qam", "change")
+    settings = {"BASE": base, "GITHUB_ENV": str(tmp_path / "env"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary")}
+    for name in ("verify", "compare"):
+        given = {**settings, **dict(line.split("=", 1) for line in _lines(tmp_path / "env"))}
+        workspace.run("env", *(f"{key}={value}" for key, value in given.items()), "bash", "-e", "-c", script(name))
+    verified = dict(line.split("=", 1) for line in _lines(tmp_path / "env"))["VERIFIED"]
+    assert workspace.run("env", f"VERIFIED={verified}", "bash", "-e", "-c", script("verdict"), check=False).returncode == (2 if stale else 0)
+    comment = (workspace.root / "comment.md").read_text()
+    assert comment == (tmp_path / "summary").read_text()
+    assert len(comment) <= 65_536
+    assert comment.startswith("<!-- aerie dataset diff -->")
+    assert ("❌ verify" if stale else "✅ verify") in comment
+    assert ("datasets.code.sampling.temperature" in comment.partition("verify")[2]) is stale
+    found = json.loads((workspace.root / "dataset-diff.json").read_text())
+    assert next(dataset for dataset in found["datasets"] if dataset["name"] == "code")["rows"]["changed"] == (0 if stale else 6)
+    assert (workspace.root / "dataset-diff.html").read_text().startswith("<!doctype html>")
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().split(os.linesep)[:-1] if path.exists() else []
