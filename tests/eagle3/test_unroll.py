@@ -51,8 +51,8 @@ def test_the_position_before_the_answer_gets_a_gradient_from_the_first_step() ->
     row = plan.inputs[plan.queries].tolist().index(5)  # the last prompt token
     assert row in plan.supervised[0].queries.tolist()
     teacher = Teacher(pack.last[plan.teacher_rows], torch.randn(50, WIDTH))
-    losses = [head_loss(drafter.norm(hidden[[row]]), drafter.lm_head.weight, teacher, plan.supervised[0].teacher[:1], "kl").loss]
-    (grad,) = torch.autograd.grad(sum(losses), aux)
+    loss = head_loss(drafter.norm(hidden[[row]]), drafter.lm_head.weight, teacher, plan.supervised[0].teacher[:1], "kl").loss
+    (grad,) = torch.autograd.grad(loss, aux)
     assert grad[5].abs().max() > 0
 
 
@@ -86,7 +86,9 @@ def test_appended_tokens_without_supervision_do_not_change_the_loss() -> None:
     drafter, pack = random_drafter(), random_pack([(5, 8)])
     noise = random_pack([(6, 0)], seed=3)
     longer = Pack(
-        *(torch.cat([getattr(pack, n), getattr(noise, n)]) for n in ("token_ids", "aux", "last")),
+        torch.cat([pack.token_ids, noise.token_ids]),
+        torch.cat([pack.aux, noise.aux]),
+        torch.cat([pack.last, noise.last]),
         torch.cat([pack.loss_mask, torch.zeros(6, dtype=torch.bool)]),
         (19,),
     )
