@@ -192,7 +192,7 @@ def text(rng: Random, longest: int) -> str:
 class _Maker:
     def __init__(self, record: TargetRecord, tokenizer: Tokenizer, rng: Random) -> None:
         self._markers = Markers(record)
-        self._encode = Encoder(tokenizer)
+        self._encode = Encoder(tokenizer, self._markers.may_hold)
         self._tokenizer = tokenizer
         self._rng = rng
         self._vocabulary = Vocabulary(record, tokenizer)
@@ -210,7 +210,7 @@ class _Maker:
         if "call" in shape:
             pieces += self._section(2 if shape == "two calls" else 1)
         ids = assemble([*pieces, self._markers.piece("end")], self._encode).tolist()
-        return self._cut(ids, pieces, shape) if shape.startswith("cut") else ids
+        return self._cut(ids, shape) if shape.startswith("cut") else ids
 
     def _seamed(self, name: str, value: str) -> str:
         start, end = (self._seam(f"{name}_{side}") for side in ("start", "end"))
@@ -232,7 +232,7 @@ class _Maker:
             pieces += [Piece("call_args", None, arguments), self._markers.piece("call_close")]
         return [*pieces, self._markers.piece("tools_close")]
 
-    def _cut(self, ids: list[int], pieces: list[Piece], shape: str) -> list[int]:
+    def _cut(self, ids: list[int], shape: str) -> list[int]:
         close = ids.index(self._markers.roles["think_close"][1])
         if shape == "cut in reasoning":
             return ids[: self._rng.randint(1, close)]

@@ -60,7 +60,7 @@ def rows(count: int, tokens: int) -> Iterator[dict[str, object]]:
 
 def encode_rate(path: Path) -> dict[str, float]:
     """Tokens a second of `encode_ordinary` in one thread, over the answers' text; making the text is not timed."""
-    import splintr  # noqa: TID251 - the bare library is what the audit is measured against
+    import splintr  # the bare library is what the audit is measured against
 
     tokenizer = splintr.Tokenizer.from_pretrained("kimi_k2")
     found, spent = 0, 0.0
@@ -74,24 +74,30 @@ def encode_rate(path: Path) -> dict[str, float]:
     return {"tokens": found, "seconds": spent, "rate": found / spent}
 
 
-def audit_rate(path: Path) -> dict[str, float]:
+def audit_rate(path: Path, workers: int) -> dict[str, float]:
     """Tokens of answers a second of a whole audit: every check on, all four files written; loading the vocabulary is not timed."""
     context = make_context(*open_target("kimi_k25"))
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         start = time.perf_counter()
         summary = write_audit(
-            "bench", Source(parquet(path)), context, load_section("default"), Outputs(out / "a.parquet", out / "f.parquet", out / "r.html", out / "s.json")
+            "bench",
+            Source(parquet(path)),
+            context,
+            load_section("default"),
+            Outputs(out / "a.parquet", out / "f.parquet", out / "r.html", out / "s.json"),
+            workers=workers,
         )
         spent = time.perf_counter() - start
     tokens = summary["tokens"]["completion"]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"tokens": tokens, "seconds": spent, "rate": tokens / spent, "peak_mib": peak, "rows": summary["rows"]}
+    return {"tokens": tokens, "seconds": spent, "rate": tokens / spent, "peak_mib": peak, "rows": summary["rows"], "workers": workers}
 
 
-def alone(what: str, path: Path) -> dict[str, float]:
+def alone(what: str, path: Path, workers: int = 1) -> dict[str, float]:
     """Run one measurement in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", "benchmarks.audit_speed", "--measure", what, "--file", str(path)], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-m", "benchmarks.audit_speed", "--measure", what, "--file", str(path), "--workers", str(workers)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     result: dict[str, float] = json.loads(done.stdout)
     return result
 
@@ -103,16 +109,18 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1500)
     parser.add_argument("--measure", choices=("encode", "audit"))
     parser.add_argument("--file", type=Path)
+    parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(encode_rate(options.file) if options.measure == "encode" else audit_rate(options.file)))
+        print(json.dumps(encode_rate(options.file) if options.measure == "encode" else audit_rate(options.file, options.workers)))
         return
     with tempfile.TemporaryDirectory() as folder:
         few, many = Path(folder) / "few.parquet", Path(folder) / "many.parquet"
         write_rows(few, SCHEMA, rows(options.rows // 4, options.tokens))
         write_rows(many, SCHEMA, rows(options.rows, options.tokens))
-        encode, audit, small = alone("encode", many), alone("audit", many), alone("audit", few)
-    print(json.dumps({"encode": encode, "audit": audit, "audit_of_a_quarter": small, "ratio": audit["rate"] / encode["rate"]}, indent=2))
+        encode, one, two, small = alone("encode", many), alone("audit", many), alone("audit", many, 2), alone("audit", few)
+    found = {"encode": encode, "audit": one, "audit_by_two": two, "audit_of_a_quarter": small}
+    print(json.dumps({**found, "ratio": one["rate"] / encode["rate"], "ratio_by_two": two["rate"] / encode["rate"]}, indent=2))
 
 
 if __name__ == "__main__":

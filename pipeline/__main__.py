@@ -5,6 +5,7 @@ A stage: load its slice of build/config.json, hand it over with the paths from t
 """
 
 import importlib
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,8 @@ def main(argv: list[str]) -> int:
         return 0 if argv else 2
     command, arguments = argv[0], argv[1:]
     wants_files = any(argument.startswith("-") for argument in arguments)
+    # torch's threads wait for each other in busy loops, which is many times slower on cores that others use as well
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if command in BY_NAME and not (command in COMMANDS and wants_files):
         follow_parent()
         return guarded(lambda: run_stage(BY_NAME[command], arguments))

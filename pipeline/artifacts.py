@@ -6,12 +6,14 @@ process leaves either the old file or the new one, never a part. A full disk rem
 
 import contextlib
 import errno
+import gzip
 import hashlib
 import os
 import shutil
-from collections.abc import Generator, Iterable, Iterator
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, IO, TypeVar, cast
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -164,30 +166,40 @@ def read_model(path: Path, model: type[Model]) -> Model:
         raise ArtifactError(f"{path}: {where or 'document'}: {first['msg']}; it was written by another version: run `dvc repro`") from error
 
 
-def read_lines(path: Path) -> Generator[tuple[int, bytes], None, None]:
+def open_plain(path: Path) -> IO[bytes]:
+    """Open a file for reading as it is."""
+    return open(path, "rb")
+
+
+def open_gzip(path: Path) -> IO[bytes]:
+    """Open a gzip file for reading what it holds."""
+    return cast(IO[bytes], gzip.open(path, "rb"))
+
+
+def read_lines(path: Path, opener: Callable[[Path], IO[bytes]] = open_plain) -> Generator[tuple[int, bytes], None, None]:
     r"""Lines of a file with their numbers from 1, split on ``\n`` only (U+2028, NEL and VT belong to the text); empty lines are left out.
 
     Raises:
-        InputError: the file is missing or cannot be read.
+        InputError: the file is missing, cut short, or cannot be read.
 
     """
     try:
-        with open(path, "rb") as file:
+        with opener(path) as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
                     yield number, line
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror or error}") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def read_jsonl(path: Path) -> Iterator[tuple[int, Any]]:
+def read_jsonl(path: Path, opener: Callable[[Path], IO[bytes]] = open_plain) -> Iterator[tuple[int, Any]]:
     """Each line's number (from 1) and its value.
 
     Raises:
         InputError: the file is missing, or a line is not JSON; the message has the line's number.
 
     """
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, opener):
         try:
             yield number, orjson.loads(line)
         except orjson.JSONDecodeError as error:

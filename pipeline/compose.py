@@ -247,8 +247,10 @@ def validate(tree: dict[str, Any], choices: dict[str, str], overrides: list[str]
         raise ConfigError(f"the configuration has {count}:\n  " + "\n  ".join(lines)) from error
 
 
-def _digest(path: str, where: str) -> str:
-    """Digest of a prompt file, which must lie under data/, so that DVC sees it change."""
+def _digest(path: str, where: str) -> str | None:
+    """Digest of a prompt file, which must lie under data/, so that DVC sees it change; a hub dataset is known by its pinned revision."""
+    if path.startswith("hf://"):
+        return None
     file = Path(path)
     if file.is_absolute() or ".." in file.parts or file.parts[:1] != ("data",):
         raise ConfigError(f"{where} is {path!r}: a prompt file must lie under data/ (put it or link it there), or DVC cannot see it change")

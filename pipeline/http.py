@@ -4,16 +4,16 @@ httpx's own connection pool rescans every connection at each request and stalls 
 carries the requests. It is used directly: `httpx.AsyncClient` around it costs more than the rest of a request.
 """
 
-import asyncio
 import resource
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
 import aiohttp
-import httpx
-from httpx_aiohttp import AiohttpTransport
+import certifi
+from yarl import URL
 
 from pipeline.errors import ConfigError, ProviderError
 
@@ -77,21 +77,21 @@ def require_open_files(connections: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _lost(error: BaseException) -> Lost:
+def _lost(error: Exception, timeouts: Timeouts) -> Lost:
     """Say what happened, and whether the request may have reached the server. In doubt it has."""
-    cause = error.__cause__ if isinstance(error, httpx.HTTPError) and error.__cause__ is not None else error
-    text = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
-    # httpx-aiohttp maps a disconnect after sending to ConnectTimeout, so only the aiohttp error tells the two apart
-    if isinstance(cause, aiohttp.ClientConnectorError):
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, aiohttp.ClientConnectorError):
         return Lost("connect", text, sent=False)
-    if isinstance(cause, aiohttp.ConnectionTimeoutError):
-        return Lost("connect_timeout", text, sent=False)
-    if isinstance(cause, aiohttp.ServerTimeoutError):
-        return Lost("read_timeout", text, sent=True)
-    if isinstance(cause, aiohttp.ClientPayloadError | httpx.DecodingError):
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return Lost("connect_timeout", f"no connection within {timeouts.connect:g} s", sent=False)
+    if isinstance(error, aiohttp.SocketTimeoutError):
+        return Lost("read_timeout", f"no byte for {timeouts.read:g} s", sent=True)
+    if isinstance(error, TimeoutError):
+        return Lost("deadline", f"no whole answer within {timeouts.total:g} s", sent=True)
+    if isinstance(error, aiohttp.ClientPayloadError):
         return Lost("cut_short", text, sent=True)
-    if isinstance(cause, aiohttp.ClientResponseError):
-        return Lost("bad_http", text, sent=True)
+    if isinstance(error, aiohttp.ClientResponseError):
+        return Lost("bad_http", f"the answer is no HTTP: {error.message}", sent=True)
     return Lost("disconnected", text, sent=True)
 
 
@@ -100,22 +100,21 @@ class Client:
 
     def __init__(self, base_url: str, *, headers: Mapping[str, str], timeouts: Timeouts, connections: int) -> None:
         self._base = base_url
-        self._headers = httpx.Headers({"accept": "application/json", "accept-encoding": "identity", "user-agent": "aerie", **headers})
-        self._connections = connections
-        self._total = timeouts.total
-        self._extensions = {"timeout": {"connect": timeouts.connect, "read": timeouts.read, "write": timeouts.read, "pool": None}}
-        self._urls: dict[str, httpx.URL] = {}
-        self._transport = AiohttpTransport(client=self._session)
-
-    def _session(self) -> aiohttp.ClientSession:
-        connector = aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=_KEEP_ALIVE, ssl=httpx.create_ssl_context(), ttl_dns_cache=300)
-        return aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        self._timeouts = timeouts
+        self._urls: dict[str, URL] = {}
+        secure = ssl.create_default_context(cafile=certifi.where()) if base_url.startswith("https:") else True
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEEP_ALIVE, ssl=secure, ttl_dns_cache=300),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"accept": "application/json", "accept-encoding": "identity", "content-type": "application/json", "user-agent": "aerie", **headers},
+            timeout=aiohttp.ClientTimeout(total=timeouts.total, sock_connect=timeouts.connect, sock_read=timeouts.read),
+        )
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._transport.aclose()
+        await self._session.close()
 
     async def post(self, path: str, body: bytes) -> Reply:
         """Send a JSON body and read the whole answer.
@@ -124,10 +123,7 @@ class Client:
             Lost: the server could not be reached, or no whole answer came within the deadlines.
 
         """
-        headers = self._headers.copy()
-        headers["content-type"] = "application/json"
-        headers["content-length"] = str(len(body))
-        return await self._exchange("POST", path, headers, body)
+        return await self._exchange("POST", path, body)
 
     async def get(self, path: str) -> Reply:
         """Ask for a document.
@@ -136,33 +132,25 @@ class Client:
             Lost: as `post`.
 
         """
-        return await self._exchange("GET", path, self._headers, b"")
+        return await self._exchange("GET", path, None)
 
-    async def _exchange(self, method: str, path: str, headers: httpx.Headers, body: bytes) -> Reply:
-        url = self._urls.get(path) or self._urls.setdefault(path, httpx.URL(self._base + path))
-        request = httpx.Request(method, url, headers=headers, content=body, extensions=self._extensions)
+    async def _exchange(self, method: str, path: str, body: bytes | None) -> Reply:
+        url = self._urls.get(path) or self._urls.setdefault(path, URL(self._base + path, encoded=True))
         try:
-            async with asyncio.timeout(self._total):
-                response = await self._transport.handle_async_request(request)
-                try:
-                    return Reply(response.status_code, await _read(response), response.headers)
-                finally:
-                    await response.aclose()
-        except TimeoutError as error:
-            if isinstance(error, aiohttp.ServerTimeoutError):
-                raise _lost(error) from None
-            raise Lost("deadline", f"no whole answer within {self._total:g} s", sent=True) from None
-        except (httpx.HTTPError, aiohttp.ClientError, OSError, ValueError) as error:
-            raise _lost(error) from None
+            async with self._session.request(method, url, data=body, allow_redirects=False) as response:
+                return Reply(response.status, await _read(response), response.headers)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _lost(error, self._timeouts) from None
 
 
-async def _read(response: httpx.Response) -> bytes:
+async def _read(response: aiohttp.ClientResponse) -> bytes:
     pieces = []
     size = 0
-    async for piece in response.aiter_bytes():
+    async for piece in response.content.iter_any():
         pieces.append(piece)
         size += len(piece)
         if size > MAX_BODY:
+            response.close()
             raise Lost("too_long", f"the answer is longer than {MAX_BODY:,} bytes", sent=True)
     return b"".join(pieces)
 

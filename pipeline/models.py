@@ -56,8 +56,8 @@ def find_source(folder: Path) -> Source:
     return Source(str(folder), sha256=sha256_folder(folder))
 
 
-def read_text_config(source: Source) -> Any:
-    """Transformers config of a target's text model, without its weights.
+def read_config(source: Source) -> Any:
+    """Transformers config of a target, without its weights; ``.get_text_config()`` of it is the text model's.
 
     Raises:
         ArtifactError: it cannot be read.
@@ -66,9 +66,18 @@ def read_text_config(source: Source) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(source.name, **source.options()).get_text_config()
+        return AutoConfig.from_pretrained(source.name, **source.options())
     except (OSError, ValueError, ImportError) as error:
         raise ArtifactError(f"{source.name}: transformers cannot read this model's config: {error}") from error
+
+
+def _auto_class(config: Any) -> Any:
+    """Class that loads such a model: a causal language model, or a multimodal wrapper around one."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    own = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
+    return AutoModelForCausalLM if own or type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
 
 
 def use_threads(threads: int | None) -> None:
@@ -128,11 +137,12 @@ def open_model(folder: Path, *, dtype: str, device: str, attention: str = "sdpa"
         ArtifactError: no checkpoint there, or it cannot be loaded.
 
     """
-    from transformers import AutoModelForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()
     source = find_source(folder)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model = _auto_class(read_config(source)).from_pretrained(
             source.name,
             dtype=DTYPES[dtype],
             attn_implementation=attention,
@@ -213,14 +223,13 @@ def open_ends(folder: Path, *, dtype: torch.dtype = torch.float32) -> Ends:
         ArtifactError: no checkpoint there, or it lacks these tensors.
 
     """
-    from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import cached_file
 
     source = find_source(folder)
+    config = read_config(source)
     try:
-        config = AutoConfig.from_pretrained(source.name, **source.options())
         with torch.device("meta"):
-            shape = Target(AutoModelForCausalLM.from_config(config, trust_remote_code=source.trust_remote_code), source)
+            shape = Target(_auto_class(config).from_config(config, trust_remote_code=source.trust_remote_code), source)
     except (OSError, ValueError, ImportError) as error:
         raise ArtifactError(f"{source.name}: transformers cannot load this model's config: {error}") from error
 

@@ -4,9 +4,10 @@ Apart from `artifacts` so that stages without tables start without pyarrow.
 """
 
 import contextlib
+import io
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -191,3 +192,13 @@ def read_any(path: Path) -> Iterator[dict[str, Any]]:
                 yield from batch.to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: not a whole Parquet file: {error}") from error
+
+
+def open_zstd(path: Path) -> IO[bytes]:
+    """Open a zstd file for reading what it holds.
+
+    Raises:
+        OSError: the file is missing; reading raises it when the file is cut short or no zstd.
+
+    """
+    return io.BufferedReader(pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from pipeline.errors import InputError, TokenizerError
 from pipeline.schema.target import TargetRecord, TargetSpec, TokenizerSpec
 
@@ -32,8 +34,8 @@ class Backend(Protocol):
     def encode(self, text: str) -> list[int]:
         """Ids of ``text``, special tokens off."""
 
-    def encode_flat(self, text: str, *, plain: bool) -> bytes:
-        """The same ids as little-endian uint32 bytes; ``plain`` says that the text spells out no special token."""
+    def encode_flat(self, text: str) -> bytes:
+        """The same ids as little-endian uint32 bytes."""
 
     def token_bytes(self, token: int) -> bytes:
         """Bytes of an ordinary token; empty for a special or unknown one."""
@@ -41,6 +43,10 @@ class Backend(Protocol):
 
 def _pack(ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(ids)}I", *ids)
+
+
+def _largest(flat: bytes) -> int:
+    return int(np.frombuffer(flat, dtype="<u4").max()) if flat else -1
 
 
 class _Splintr:
@@ -57,10 +63,29 @@ class _Splintr:
         self.encode = loaded.encode_ordinary
         self._decode = loaded.decode_bytes
         self._flat = loaded.encode_flat
+        self._first_special = self._all_above()
 
-    def encode_flat(self, text: str, *, plain: bool) -> bytes:
-        # splintr's flat call spares an object for each token, but parses special tokens: only for texts that cannot hold one
-        return self._flat(text) if plain else _pack(self.encode(text))
+    def _all_above(self) -> int:
+        """Id from which on there are only special tokens; 0 when ordinary ones lie among them."""
+        ids = set(self.special_ids.values())
+        first = min(ids, default=0)
+        return first if all(token in ids or not self._known(token) for token in range(first, max(ids, default=0))) else 0
+
+    def _known(self, token: int) -> bool:
+        try:
+            return bool(self._decode([token]))
+        except ValueError:  # a hole in the vocabulary
+            return False
+
+    def encode_flat(self, text: str) -> bytes:
+        """Ids without a Python object for each.
+
+        splintr's flat call parses special tokens; they lie above all others here, so the largest id tells whether it met one.
+        """
+        if not self._first_special:
+            return _pack(self.encode(text))
+        flat: bytes = self._flat(text)
+        return flat if _largest(flat) < self._first_special else _pack(self.encode(text))
 
     def token_bytes(self, token: int) -> bytes:
         try:
@@ -86,7 +111,7 @@ class _Tiktoken:
         self._bytes = {token: piece for piece, token in ranks.items()}
         self.special_ids = {text: token for text, token in special_tokens.items() if token not in self._bytes}  # a ranked id is ordinary text
 
-    def encode_flat(self, text: str, *, plain: bool) -> bytes:  # noqa: ARG002 -- this library's call is always ordinary
+    def encode_flat(self, text: str) -> bytes:
         return _pack(self.encode(text))
 
     def token_bytes(self, token: int) -> bytes:
@@ -117,7 +142,7 @@ class _Transformers:
     def encode(self, text: str) -> list[int]:
         return list(self._fast.encode(text, add_special_tokens=False).ids)
 
-    def encode_flat(self, text: str, *, plain: bool) -> bytes:  # noqa: ARG002 -- this library's call is always ordinary
+    def encode_flat(self, text: str) -> bytes:
         return _pack(self.encode(text))
 
     def token_bytes(self, token: int) -> bytes:
@@ -154,7 +179,6 @@ class Tokenizer:
         """Special tokens that the tokenizer knows and the model has: what a library names beyond them is its own invention."""
         self.special_texts = {token: text for text, token in self.special_ids.items()}
         self._backend = backend
-        self._stems = sorted({*map(_stem, backend.special_ids), *_OPENINGS})
         self._pieces: dict[int, bytes] = {}
 
     def encode(self, text: str) -> list[int]:
@@ -171,27 +195,19 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             raise _not_unicode(text, error) from error
 
-    def encode_flat(self, text: str, *, plain: bool | None = None) -> bytes:
+    def encode_flat(self, text: str) -> bytes:
         """Ids of ``text`` as `encode` gives them, as little-endian uint32 bytes: no Python object for each token.
-
-        ``plain`` spares a scan where the caller has asked `may_spell_special` already, and got False.
 
         Raises:
             InputError: the text holds a lone surrogate, so it has no UTF-8 form.
 
         """
-        if plain is None:
-            plain = not self.may_spell_special(text)
         try:
             if self.spec.max_run is None or len(text) <= self.spec.max_run:
-                return self._backend.encode_flat(text, plain=plain)
-            return b"".join(self._backend.encode_flat(piece, plain=plain) for piece in _cut(text, self.spec))
+                return self._backend.encode_flat(text)
+            return b"".join(map(self._backend.encode_flat, _cut(text, self.spec)))
         except UnicodeEncodeError as error:
             raise _not_unicode(text, error) from error
-
-    def may_spell_special(self, text: str) -> bool:
-        """Whether a special token, or what looks like one, could be spelled out in ``text``: a cheap test, never wrong with False."""
-        return any(stem in text for stem in self._stems)
 
     def token_bytes(self, token: int) -> bytes:
         """Bytes of an ordinary token; empty for a special one, an unused id, or one outside the vocabulary."""
@@ -222,16 +238,6 @@ class Tokenizer:
         digest.update(repr(sorted(self.special_ids.items())).encode())
         digest.update(repr((self.spec.max_run, self.spec.max_chars, self.encode(_SPLIT_PROBE))).encode())
         return digest.hexdigest()
-
-
-_OPENINGS = ("<|", "<｜")
-"""How special tokens of most models begin."""
-
-
-def _stem(text: str) -> str:
-    """A part of a special token's text that many share."""
-    opening = next((start for start in _OPENINGS if text.startswith(start)), None)
-    return opening or text.removeprefix("<").removeprefix("/") or text
 
 
 def _not_unicode(text: str, error: UnicodeEncodeError) -> InputError:

@@ -3,7 +3,7 @@
 Ids are kept as little-endian uint32 bytes, so that millions of them never become Python objects.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -81,8 +81,9 @@ def assemble(pieces: Iterable[Piece], encode: "Encoder") -> Built:
 class Encoder:
     """Encodes the texts of one answer; a text that several readings share is scanned and encoded once."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, may_hold: Callable[[str], bool]) -> None:
         self._tokenizer = tokenizer
+        self._may_hold = may_hold
         self._known: dict[str, bytes] = {}
         self._marked: dict[str, bool] = {}
 
@@ -91,15 +92,15 @@ class Encoder:
         self._known[text] = pack(ids)
 
     def marked(self, text: str) -> bool:
-        """Whether the text could spell out a special token or a look-alike: a cheap test, never wrong with False."""
+        """Whether the text could spell out a special token, as `Markers.may_hold` has it."""
         marked = self._marked.get(text)
         if marked is None:
-            marked = self._marked[text] = self._tokenizer.may_spell_special(text)
+            marked = self._marked[text] = self._may_hold(text)
         return marked
 
     def __call__(self, text: str) -> bytes:
         """Ids of an ordinary text, as bytes."""
         known = self._known.get(text)
         if known is None:
-            known = self._known[text] = self._tokenizer.encode_flat(text, plain=not self.marked(text))
+            known = self._known[text] = self._tokenizer.encode_flat(text)
         return known

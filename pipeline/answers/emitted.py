@@ -12,16 +12,6 @@ from pipeline.answers.markers import Markers
 from pipeline.schema.target import TargetRecord
 from pipeline.tokens import Tokenizer
 
-_AFTER = {
-    "think_open": "reasoning",
-    "think_close": "content",
-    "tools_open": "content",
-    "call_args": "call_args",
-    "call_close": "content",
-    "tools_close": "content",
-}
-"""Kind of the text that follows a marker."""
-
 _REPLACED = re.compile("�+")
 
 
@@ -45,71 +35,124 @@ def impossible(ids: Sequence[int], record: TargetRecord, tokenizer: Tokenizer) -
 
 
 def spans_of(ids: Sequence[int], record: TargetRecord, markers: Markers, thinking: Thinking) -> Built:
-    """Spans of an answer from its ids alone: the special tokens say what each stretch of text is."""
-    role_of = {token: role for role, (_, token) in markers.roles.items()}
+    """Spans of an answer from its ids alone: the special tokens say what each stretch of text is.
+
+    A marker out of place (a call's close where no call is open) is a `special` and changes nothing: servers skip it too.
+    """
     named = set(record.special_tokens.values())
-    named_text = "call_id" if "call_args" in markers.roles else "call_args"
-    kind = "reasoning" if thinking == "open" else "content"
+    state = _State({token: role for role, (_, token) in markers.roles.items()}, "reasoning" if thinking == "open" else "content")
     spans: list[Span] = []
     for position, token in enumerate(ids):
-        if token not in named:
-            if spans and spans[-1].kind == kind and spans[-1].end == position:
-                spans[-1] = Span(kind, spans[-1].start, position + 1)
-            else:
-                spans.append(Span(kind, position, position + 1))
-            continue
-        role = role_of.get(token, "special")
-        spans.append(Span("call_args_open" if role == "call_args" else role, position, position + 1))
-        kind = named_text if role == "call_open" else _AFTER.get(role, kind)
+        if token in named:
+            spans.append(Span(state.after(ids, position), position, position + 1))
+        elif spans and spans[-1].kind == state.text and spans[-1].end == position:
+            spans[-1] = Span(state.text, spans[-1].start, position + 1)
+        else:
+            spans.append(Span(state.text, position, position + 1))
     return Built(pack(ids), tuple(spans))
 
 
-def texts_of(built: Built, ids: Sequence[int], tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
-    """(kind, text) of every stretch of text; bytes that are no UTF-8 become U+FFFD, as servers show them."""
-    structural = {"think_open", "think_close", "tools_open", "tools_close", "call_open", "call_args_open", "call_close", "end", "special"}
-    for kind, start, end in built.spans:
-        if kind not in structural:
-            yield kind, tokenizer.decode_bytes(ids[start:end]).decode("utf-8", "replace")
+class _State:
+    """Where in an answer we are."""
+
+    def __init__(self, roles: dict[int, str], text: str) -> None:
+        self._roles = roles
+        self._has_args = "call_args" in roles.values()
+        self.text = text
+        """Kind of the text that stands here."""
+        self._in_section = self._in_call = False
+
+    def after(self, ids: Sequence[int], position: int) -> str:
+        """Step over a special token; return its kind."""
+        role = self._roles.get(ids[position], "special")
+        if role == "think_open":
+            self.text = "reasoning"
+        elif role == "think_close":
+            self.text = "content"
+        elif role == "tools_open":
+            self._in_section, self.text = True, "content"
+        elif role == "call_open" and not self._in_call and (self._in_section or self._whole_call(ids, position)):
+            self._in_call, self.text = True, "call_id" if self._has_args else "call_args"
+        elif role == "call_args" and self._in_call and self.text == "call_id":
+            self.text = "call_args"
+            return "call_args_open"
+        elif role == "call_close" and self._in_call:
+            self._in_call, self.text = False, "content"
+        elif role == "tools_close" and self._in_section:
+            self._in_section = self._in_call = False
+            self.text = "content"
+        elif role != "end":
+            return "special"
+        return role
+
+    def _whole_call(self, ids: Sequence[int], position: int) -> bool:
+        """Whether the markers of a whole call follow: so a call stands even where its section's own marker is missing."""
+        following = [role for token in ids[position + 1 :] if (role := self._roles.get(token)) is not None]
+        return following[: 2 if self._has_args else 1] == (["call_args", "call_close"] if self._has_args else ["call_close"])
 
 
-def agrees(answer: Answer, built: Built, ids: Sequence[int], tokenizer: Tokenizer, markers: Markers) -> bool:
-    """Whether ids say what the text says, but for what servers do to it: white space at the seams, names and spacing of calls."""
+def agrees(answer: Answer, built: Built, ids: Sequence[int], tokenizer: Tokenizer, record: TargetRecord) -> bool:
+    """Whether ids say what the text says, but for what servers do to it: white space at the seams, stray special tokens left out, calls written anew."""
     if not answer.has_text:
         return True
-    emitted = [(kind, _plain(text)) for kind, text in texts_of(built, ids, tokenizer) if kind != "call_id"]
-    emitted = [(kind, text) for kind, text in emitted if text]
-    spoken = [text for kind, text in emitted if not kind.startswith("call")]
-    called = [text for kind, text in emitted if kind == "call_args"]
-    fields = [text for text in (_plain(answer.reasoning), _plain(answer.content)) if text]
-    if answer.calls and len(called) == len(answer.calls) and all(map(_same_call, answer.calls, called)):
-        return spoken == fields or spoken == _without_markers(answer, markers, keep_calls=False)
+    shown = (_plain(answer.reasoning), _plain(answer.content))
+    said = _Said(built, ids, tokenizer, record)
     if answer.calls:
-        return False
-    everything = [text for _, text in emitted]
-    return everything in (fields, _without_markers(answer, markers, keep_calls=True))
+        called = said.complete_calls()
+        return shown == said.skipped() and len(called) == len(answer.calls) and all(map(_same_call, answer.calls, called))
+    return shown in said.versions()
 
 
-def _without_markers(answer: Answer, markers: Markers, *, keep_calls: bool) -> list[str]:
-    """The fields cut at every spelled-out special token; names of calls are left out, as servers rewrite them."""
-    texts: list[str] = []
-    for field in (answer.reasoning, answer.content):
-        role, position = None, 0
-        for match in markers.named.finditer(field):
-            _add(texts, field[position : match.start()], role, keep_calls=keep_calls, markers=markers)
-            role, position = markers.role_of(match.group()), match.end()
-        _add(texts, field[position:], role, keep_calls=keep_calls, markers=markers)
-    return texts
+class _Said:
+    """What ids say, as the texts that servers make of them."""
 
+    def __init__(self, built: Built, ids: Sequence[int], tokenizer: Tokenizer, record: TargetRecord) -> None:
+        self._spans = built.spans
+        self._ids = ids
+        self._tokenizer = tokenizer
+        self._end = record.role_id("end")
+        self._names = {token: text.encode() for text, token in record.special_tokens.items()}
+        self._named = (record.role_id("think_open"), record.role_id("think_close"))
 
-def _add(texts: list[str], text: str, role: str | None, *, keep_calls: bool, markers: Markers) -> None:
-    is_name = role == "call_open" and "call_args" in markers.roles
-    if (plain := _plain(text)) and not is_name and (keep_calls or role != "call_args"):
-        texts.append(plain)
+    def texts(self, kind: str) -> list[str]:
+        """Text of every span of a kind."""
+        return [self._text(self._ids[start:end]) for name, start, end in self._spans if name == kind]
+
+    def complete_calls(self) -> list[str]:
+        """Arguments of every call that was closed; servers leave the others out."""
+        following = [*(name for name, _, _ in self._spans[1:]), ""]
+        return [
+            self._text(self._ids[start:end])
+            for (name, start, end), then in zip(self._spans, following, strict=True)
+            if (name, then) == ("call_args", "call_close")
+        ]
+
+    def skipped(self) -> tuple[str, str]:
+        """Reasoning and content, special tokens left out."""
+        return _plain("".join(self.texts("reasoning"))), _plain("".join(self.texts("content")))
+
+    def versions(self) -> Iterator[tuple[str, str]]:
+        """Reasoning and content in every way that servers without structured calls show them; in the rest, special tokens are spelled out."""
+        if not any(name == "call_open" for name, _, _ in self._spans):
+            yield self.skipped()
+        opened, close = self._named
+        whole = [token for token in self._ids if token != self._end]
+        spelled = _plain(self._text(whole))
+        yield "", spelled
+        yield spelled, ""
+        if opened is not None and whole and whole[0] == opened:
+            whole = whole[1:]
+            yield "", _plain(self._text(whole))
+        cut = whole.index(close) if close in whole else next((start for name, start, _ in self._spans if name == "tools_open"), len(whole))
+        yield _plain(self._text(whole[:cut])), _plain(self._text(whole[cut + (close in whole) :]))
+
+    def _text(self, ids: Sequence[int]) -> str:
+        return b"".join(self._names.get(token) or self._tokenizer.token_bytes(token) for token in ids).decode("utf-8", "replace")
 
 
 def _same_call(call: Call, text: str) -> bool:
     """Whether a call's emitted text holds the arguments that the server reports."""
-    if text == _plain(call.arguments) or _plain(call.arguments) in text:
+    if _plain(call.arguments) in text:
         return True
     emitted, given = _json(text), _json(call.arguments)
     if isinstance(emitted, dict) and "arguments" in emitted and emitted.get("name") == call.name:

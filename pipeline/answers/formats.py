@@ -79,7 +79,7 @@ class _Hermes:
 class _DeepSeek:
     r"""`<｜tool▁call▁begin｜>function<｜tool▁sep｜>name\n```json\n{...}\n```<｜tool▁call▁end｜>`."""
 
-    separators = ("\n", "")
+    separators = ("", "\n")
     lead = ""
     seams: dict[str, str] = {}  # noqa: RUF012 -- a constant
     thinking = "none"

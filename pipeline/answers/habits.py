@@ -1,19 +1,35 @@
 """What a provider does to every answer, learned from its rows: does it bill the end token, which seams does it strip."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 SEAMS = ("reasoning_start", "reasoning_end", "content_start", "content_end")
 """Ends of the text fields, where servers strip white space."""
 
+WHITE_SPACE = ("\n", "\n\n", " ", " \n")
+"""What models put at a seam, where nothing better is known."""
+
+STRIPPED_WITH = {"reasoning_start": "reasoning_end", "content_end": "content_start"}
+"""A seam, and the one without which no known server strips it."""
+
 MIN_RATE = 0.005
 """A seam on which the model puts white space more rarely than this is taken for one on which it puts none."""
 
-MIN_EXPECTED = 0.1
+MIN_EXPECTED = 0.25
 """A provider that shows none at a seam is taken to strip it when so many of its rows should have shown some: rather a row too few than a wrong one."""
 
 MIN_ROWS, MIN_VERIFIED = 4, 20
 """A provider is judged from so many rows of its own, or when so many rows of others are known from ids."""
+
+MAX_SPACES, MAX_LENGTH = 64, 8
+"""Kinds of white space told apart, and the longest that is looked at whole."""
+
+Space = tuple[str, str]
+"""(seam, white space there)"""
+
+Spaces = dict[str, tuple[str, ...]]
+"""Seam to the white space that may have been stripped there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +38,12 @@ class Habits:
 
     bills_end: bool = True
     """Whether the end token is part of the billed count."""
-    may_strip: frozenset[str] = frozenset(SEAMS)
+    may_strip: Spaces = field(default_factory=lambda: dict.fromkeys(SEAMS, WHITE_SPACE))
     """Seams where this provider was never seen to show white space."""
-    strips: frozenset[str] = frozenset()
+    strips: Spaces = field(default_factory=dict)
     """Of these, the seams where the model does put white space, by other providers' rows or by ids."""
+    verified: bool = False
+    """Whether `may_strip` is what rows with known ids lost at this very provider."""
 
 
 @dataclass(slots=True)
@@ -34,25 +52,36 @@ class Seen:
 
     rows: int = 0
     stop_deltas: Counter[int] = field(default_factory=Counter)
-    """Billed minus rebuilt on plain answers that ended by themselves; only -1 and 0 are kept apart."""
+    """Billed minus rebuilt on plain answers that ended by themselves; only -1 and 0 are counted."""
     length_deltas: Counter[int] = field(default_factory=Counter)
-    shown: Counter[str] = field(default_factory=Counter)
+    """The same on answers that were cut."""
+    texts: Counter[str] = field(default_factory=Counter)
+    """Rows whose text has reasoning, or content."""
+    shown: Counter[Space] = field(default_factory=Counter)
     """Rows whose text has white space at a seam."""
-    emitted: Counter[str] = field(default_factory=Counter)
-    """Rows whose verified ids have white space at a seam."""
     verified: int = 0
+    """Rows whose ids are known."""
+    emitted: Counter[Space] = field(default_factory=Counter)
+    """Rows whose known ids have white space at a seam."""
+    lost: Counter[Space] = field(default_factory=Counter)
+    """Rows whose known ids have white space at a seam where the text has none."""
 
     def add(self, other: "Seen") -> None:
         """Take in another's counts."""
         self.rows += other.rows
         self.verified += other.verified
-        for mine, theirs in (
-            (self.stop_deltas, other.stop_deltas),
-            (self.length_deltas, other.length_deltas),
-        ):
-            mine.update(theirs)
+        self.texts.update(other.texts)
         self.shown.update(other.shown)
         self.emitted.update(other.emitted)
+
+
+def spaces(reasoning: str, content: str) -> Iterator[Space]:
+    """White space at the seams of an answer's texts."""
+    for name, text in (("reasoning", reasoning), ("content", content)):
+        if text[:1].isspace():
+            yield f"{name}_start", text[: len(text) - len(text.lstrip())][:MAX_LENGTH]
+        if text[-1:].isspace():
+            yield f"{name}_end", text[len(text.rstrip()) :][-MAX_LENGTH:]
 
 
 def learn(seen: dict[str | None, Seen]) -> dict[str | None, Habits]:
@@ -63,10 +92,7 @@ def learn(seen: dict[str | None, Seen]) -> dict[str | None, Habits]:
         for name, counts in seen.items():
             if name != provider:
                 others.add(counts)
-        may_strip = frozenset(seam for seam in SEAMS if not own.shown[seam])
-        judged = own.rows >= MIN_ROWS or others.verified >= MIN_VERIFIED
-        strips = frozenset(seam for seam in may_strip if judged and _rate(own, others, seam) >= max(MIN_RATE, MIN_EXPECTED / max(1, own.rows)))
-        habits[provider] = Habits(bills_end(own), may_strip, strips)
+        habits[provider] = _habits(own, others)
     return habits
 
 
@@ -76,10 +102,39 @@ def bills_end(own: Seen) -> bool:
     return not (short and own.length_deltas[-1] <= own.length_deltas[0])
 
 
-def _rate(own: Seen, others: Seen, seam: str) -> float:
-    """Share of answers in which the model put white space at a seam, as far as it is known."""
+def _habits(own: Seen, others: Seen) -> Habits:
+    shown = {seam for seam, _ in own.shown}
+    silent = [seam for seam in SEAMS if seam not in shown and STRIPPED_WITH.get(seam) not in shown]
+    known = own.verified >= MIN_VERIFIED
+    may_strip = {seam: _at(seam, own.lost) if known else WHITE_SPACE for seam in silent}
+    strips = {seam: _at(seam, own.emitted, others.shown, others.emitted) for seam in silent if _strips(own, others, seam)}
+    return Habits(bills_end(own), {seam: texts for seam, texts in may_strip.items() if texts}, strips, known)
+
+
+def _at(seam: str, *counts: Counter[Space]) -> tuple[str, ...]:
+    """White space seen at a seam, the most frequent first."""
+    found: Counter[str] = Counter()
+    for counter in counts:
+        found.update({text: count for (name, text), count in counter.items() if name == seam})
+    return tuple(sorted(found, key=lambda text: (-found[text], text))[:MAX_SPACES])
+
+
+def _strips(own: Seen, others: Seen, seam: str) -> bool:
+    """Whether a provider that never showed white space at a seam should have."""
+    name = seam.partition("_")[0]
+    rows = own.texts[name]
+    if rows < MIN_ROWS and others.verified < MIN_VERIFIED:
+        return False
     if own.verified:
-        return own.emitted[seam] / own.verified
-    if not others.rows:
-        return 0.0
-    return max(others.shown[seam] / others.rows, others.emitted[seam] / others.verified if others.verified else 0.0)
+        rate = _total(seam, own.emitted) / own.verified
+    else:
+        rate = max(_share(_total(seam, others.shown), others.texts[name]), _share(_total(seam, others.emitted), others.verified))
+    return rate >= MIN_RATE and rows * rate >= MIN_EXPECTED
+
+
+def _total(seam: str, counts: Counter[Space]) -> int:
+    return sum(count for (name, _), count in counts.items() if name == seam)
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0

@@ -51,7 +51,7 @@ class Rebuilder:
         parts = found_in(answer.logprobs, self.vocabulary) if answer.logprobs else []
         if parts and (outcome := known.from_logprobs(parts)) is not None:
             return outcome
-        encode = Encoder(self.tokenizer)
+        encode = Encoder(self.tokenizer, self.markers.may_hold)
         try:
             if parts:
                 known.cover(parts, encode)
@@ -119,7 +119,7 @@ class _Known:
 
     def _agreed(self, ids: list[int]) -> Built | None:
         built = spans_of(ids, self.of.record, self.of.markers, self.thinking)
-        return built if agrees(self.answer, built, ids, self.of.tokenizer, self.of.markers) else None
+        return built if agrees(self.answer, built, ids, self.of.tokenizer, self.of.record) else None
 
     def _completed(self, ids: list[int]) -> list[int]:
         """The ids, with the end token added when the answer stopped by itself and the bill says that only this one is missing."""

@@ -1,5 +1,6 @@
 """A line of a file to a job: an answer to rebuild, and the prompt that it answers. Any line becomes a job."""
 
+import base64
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -78,19 +79,30 @@ def row_job(row: Any, number: int, prompt: Any) -> Job:
     if isinstance(error, dict):
         rejects.append(str(error.get("kind")))
         notes.append(f"{error.get('kind')}: {error.get('message')}")
-    elif row.get("response") is None:
+    body = row.get("response")
+    if body is None and isinstance(row.get("response_base64"), str):
+        body = _odd_body(row["response_base64"])
+    if body is None and not isinstance(error, dict):
         rejects.append("no_response")
     if isinstance(row.get("policy"), str):
         notes.append(f"provider_not_allowed: {row['policy']}")
     return Job(
         row["id"],
-        row.get("response"),
+        body,
         asked.get("messages"),
         asked.get("tools"),
         tuple(rejects),
         ("provider_not_allowed",) if row.get("policy") else (),
         tuple(notes),
     )
+
+
+def _odd_body(encoded: str) -> Any:
+    """A body that is no strict JSON, kept as base64: read as far as it can be."""
+    try:
+        return load(base64.b64decode(encoded))
+    except ValueError:
+        return {}
 
 
 def name_of(value: Any, fallback: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pipeline.answers.answer import Answer, Call
 from pipeline.answers.formats import CallIds, Format, NamedCall, Thinking
 from pipeline.answers.markers import Markers, Piece
+from pipeline.answers.seams import templated
 
 MAX_READINGS = 48
 """Alternatives tried at most; beyond, an answer is too ambiguous for a count to decide."""
@@ -74,14 +75,28 @@ Marked = Callable[[str], bool]
 
 def readings(answer: Answer, context: Context, prompted: Prompted, marked: Marked) -> Iterator[Reading]:
     """All readings, the most likely first, each once."""
+    if (only := _plain_reading(answer, context.markers, prompted, marked)) is not None:
+        yield only
+        return
     seen = set()
     combined = ((v, calls) for v in views(answer, context, prompted.thinking, marked) for calls in _call_options(answer, v, context, prompted.calls_before))
     for view, (call_pieces, repairs, reasons) in itertools.islice(combined, MAX_READINGS):
         for pieces, more in _tails(answer, view, call_pieces, context, prompted.thinking):
-            if pieces not in seen:
-                seen.add(pieces)
-                flags = tuple(dict.fromkeys((*view.reasons, *reasons, *more)))
-                yield Reading(pieces, (*view.repairs, *repairs), flags, view.rejects)
+            flags = tuple(dict.fromkeys((*view.reasons, *reasons, *more)))
+            for whole, seams in ((pieces, ()), (templated(pieces, context.format.seams), ("template_seams",))):
+                if whole not in seen:
+                    seen.add(whole)
+                    yield Reading(whole, (*view.repairs, *repairs, *seams), flags, view.rejects)
+
+
+def _plain_reading(answer: Answer, markers: Markers, prompted: Prompted, marked: Marked) -> Reading | None:
+    """The one reading of an answer that leaves no choice, as most do: reasoning, its close, content, the end."""
+    if prompted.thinking != "open" or answer.calls or answer.finish != "stop" or answer.other_reasoning is not None or "think_close" not in markers.roles:
+        return None
+    if not (answer.reasoning and answer.content) or marked(answer.reasoning) or marked(answer.content):
+        return None
+    pieces = (Piece("reasoning", None, answer.reasoning), markers.piece("think_close"), Piece("content", None, answer.content), markers.piece("end"))
+    return Reading(pieces)
 
 
 def views(answer: Answer, context: Context, thinking: Thinking, marked: Marked) -> Iterator[View]:

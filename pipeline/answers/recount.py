@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pipeline.answers.answer import Answer, Bill
 from pipeline.answers.assemble import Built, Encoder, assemble
-from pipeline.answers.habits import SEAMS, Habits
+from pipeline.answers.habits import SEAMS, WHITE_SPACE, Habits, Spaces
 from pipeline.answers.outcome import Outcome
 from pipeline.answers.readings import Context, Prompted, Reading, readings
 from pipeline.answers.seams import MAX_EXTRA, Change, describe, variants
@@ -14,6 +14,8 @@ from pipeline.schema.tokens import Evidence
 
 REPLACEMENT = "\ufffd"
 """What servers show for bytes that are no text: the ids behind it are lost."""
+
+_ANYWHERE: Spaces = dict.fromkeys(SEAMS, WHITE_SPACE)
 
 UNDECIDED = frozenset({"tool_id_rewritten_by_server"})
 """Flags of readings that no count can confirm, since others cost the same."""
@@ -68,22 +70,23 @@ class Recount:
         found = self._seams(reading, built, self.habits.may_strip, enough=2)
         if len(found) == 1:
             candidate, change = found[0]
-            return self._made("count", reading, candidate, plain, note=describe(change))
-        if found or self._seams(reading, built, frozenset(SEAMS), enough=1):
+            habit = ", as this provider's rows with known ids lost" if self.habits.verified else ""
+            return self._made("count", reading, candidate, plain, note=describe(change) + habit)
+        if found or self._seams(reading, built, _ANYWHERE, enough=1):
             return self._made("text", reading, built, plain, "count_mismatch", "edge_whitespace_suspected")
         return self._made("text", reading, built, plain, "count_mismatch")
 
-    def _seams(self, reading: Reading, built: Built, seams: frozenset[str], enough: int) -> list[tuple[Built, Change]]:
-        """Ways to put white space back at these seams that meet the bill, up to `enough` of them."""
+    def _seams(self, reading: Reading, built: Built, spaces: Spaces, enough: int) -> list[tuple[Built, Change]]:
+        """Ways to put white space back that meet the bill, up to `enough` of them."""
         assert self.bill.tokens is not None
         if not 0 < self.bill.tokens - self._billed(built) <= MAX_EXTRA:
             return []
-        candidates = ((assemble(pieces, self.encode), change) for pieces, change in variants(reading.pieces, seams, self.context.format.seams))
+        candidates = ((assemble(pieces, self.encode), change) for pieces, change in variants(reading.pieces, spaces, self.context.format.seams))
         return list(itertools.islice((pair for pair in candidates if self._billed(pair[0]) == self.bill.tokens), enough))
 
     def _same_count(self, reading: Reading, length: int) -> str | None:
         """A way to put white space back, at a seam that this provider strips, which costs no token."""
-        changed = variants(reading.pieces, self.habits.strips, self.context.format.seams)
+        changed = variants(reading.pieces, self.habits.strips, {})
         return next((describe(change) for pieces, change in changed if len(assemble(pieces, self.encode)) == length), None)
 
     def _billed(self, built: Built) -> int:

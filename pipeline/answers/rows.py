@@ -8,12 +8,11 @@ from pipeline.answers.answer import Answer, Bill, Finish, Reply
 from pipeline.answers.assemble import Built, Span, pack, unpack
 from pipeline.answers.emitted import as_ids, impossible
 from pipeline.answers.formats import Thinking, thinking_after
-from pipeline.answers.habits import Habits, Seen
+from pipeline.answers.habits import Habits, Seen, Space, spaces
 from pipeline.answers.ladder import Rebuilder
 from pipeline.answers.lines import Job
 from pipeline.answers.outcome import Outcome
 from pipeline.answers.parse import parse_body
-from pipeline.answers.seams import shown
 from pipeline.errors import InputError
 from pipeline.schema.target import TargetRecord
 from pipeline.schema.tokens import Evidence, Status
@@ -92,21 +91,25 @@ class RowMaker:
                 continue
             outcome = self.rebuilder.rebuild(answer, reply.bill if len(reply.answers) == 1 else Bill(), Habits(), asked.thinking, asked.calls_before)
             counts.rows += 1
-            counts.shown.update(shown(answer.reasoning, answer.content))
+            counts.texts.update(name for name, text in (("reasoning", answer.reasoning), ("content", answer.content)) if text)
+            shown = set(spaces(answer.reasoning, answer.content))
+            counts.shown.update(shown)
             if outcome.plain_delta in (-1, 0):
                 (counts.length_deltas if answer.finish == "length" else counts.stop_deltas)[outcome.plain_delta] += 1
             if outcome.built is not None and outcome.evidence in ("ids", "logprobs"):
+                emitted = set(self._emitted(outcome.built))
                 counts.verified += 1
-                counts.emitted.update(self._emitted(outcome.built))
+                counts.emitted.update(emitted)
+                counts.lost.update(space for space in emitted if space[0] not in {seam for seam, _ in shown})
 
-    def _emitted(self, built: Built) -> Iterator[str]:
-        """Seams at which verified ids have white space."""
+    def _emitted(self, built: Built) -> Iterator[Space]:
+        """White space at the seams of verified ids."""
         ids = unpack(built.ids)
         texts = {"reasoning": "", "content": ""}
         for kind, start, end in built.spans:
             if kind in texts:
                 texts[kind] += self._tokenizer.decode_bytes(ids[start:end]).decode("utf-8", "replace")
-        return shown(texts["reasoning"], texts["content"])
+        return spaces(texts["reasoning"], texts["content"])
 
     def _reply(self, job: Job) -> Reply:
         if job.rejects:

@@ -1,30 +1,59 @@
 """White space that a server may have stripped where special tokens stand: the variants of a reading that put it back."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from pipeline.answers.habits import SEAMS
 from pipeline.answers.markers import Piece
 
-WHITE_SPACE = ("", "\n", "\n\n", " ", " \n")
-"""What models put at a seam; nothing comes first."""
-
 MAX_EXTRA = 4
 """Tokens that stripped white space may cost; a larger difference has another cause."""
+
+MAX_CHOICES = 6
+"""Kinds of white space tried at each seam."""
 
 Change = dict[str, str]
 """Seam to the white space put back there."""
 
 
-def variants(pieces: tuple[Piece, ...], seams: frozenset[str], usual: dict[str, str]) -> Iterator[tuple[tuple[Piece, ...], Change]]:
-    """Every way to put white space back at the given seams, fewest seams first; `usual` adds what the format's template writes."""
+def variants(pieces: tuple[Piece, ...], spaces: Mapping[str, Sequence[str]], usual: Mapping[str, str]) -> Iterator[tuple[tuple[Piece, ...], Change]]:
+    """Every way to put the given white space back at the given seams, fewest seams first; `usual` adds what the format's template writes."""
+    pieces = _with_empty_content(pieces)
     places = _places(pieces)
-    present = [seam for seam in SEAMS if seam in seams and seam in places]
-    choices = [list(dict.fromkeys((*WHITE_SPACE, usual.get(seam, "")))) for seam in present]
+    present = [seam for seam in SEAMS if seam in spaces and seam in places]
+    choices = [list(dict.fromkeys(("", *([usual[seam]] if seam in usual else []), *spaces[seam])))[:MAX_CHOICES] for seam in present]
     combined = [dict(zip(present, choice, strict=True)) for choice in itertools.product(*choices)]
     for change in sorted(combined, key=lambda change: sum(map(bool, change.values()))):
         if kept := {seam: text for seam, text in change.items() if text}:
             yield _changed(pieces, places, kept), kept
+
+
+def templated(pieces: tuple[Piece, ...], usual: Mapping[str, str]) -> tuple[Piece, ...]:
+    """The pieces with the template's own white space at every seam where the text shows none; unclosed reasoning gets none at its end."""
+    pieces = _with_empty_content(pieces)
+    places = _places(pieces)
+    closed = any(piece.kind == "think_close" for piece in pieces)
+    change = {}
+    for seam, space in usual.items():
+        if seam in places and (closed or seam != "reasoning_end"):
+            text = pieces[places[seam]].text
+            edge = text[:1] if seam.endswith("start") else text[-1:]
+            if not edge.isspace():
+                change[seam] = space
+    return tuple(piece for piece in _changed(pieces, places, change) if piece.text)
+
+
+def describe(change: Change) -> str:
+    """The repair as a note."""
+    return "seam " + " ".join(f"{seam}={text!r}" for seam, text in change.items())
+
+
+def _with_empty_content(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
+    """Make room between the close of the reasoning and the calls, where servers drop content that is only white space."""
+    for index, (piece, following) in enumerate(itertools.pairwise(pieces)):
+        if piece.kind == "think_close" and following.kind in ("tools_open", "call_open"):
+            return (*pieces[: index + 1], Piece("content", None, ""), *pieces[index + 1 :])
+    return pieces
 
 
 def _places(pieces: tuple[Piece, ...]) -> dict[str, int]:
@@ -44,17 +73,3 @@ def _changed(pieces: tuple[Piece, ...], places: dict[str, int], change: Change) 
         text = space + piece.text if seam.endswith("start") else piece.text + space
         result[places[seam]] = piece._replace(text=text)
     return tuple(result)
-
-
-def shown(reasoning: str, content: str) -> Iterator[str]:
-    """Seams at which the texts show white space."""
-    for name, text in (("reasoning", reasoning), ("content", content)):
-        if text[:1].isspace():
-            yield f"{name}_start"
-        if text[-1:].isspace():
-            yield f"{name}_end"
-
-
-def describe(change: Change) -> str:
-    """The repair as a note."""
-    return "seam " + " ".join(f"{seam}={text!r}" for seam, text in change.items())

@@ -12,7 +12,7 @@ from pipeline.audit.answer import Answer, read_answer
 from pipeline.audit.calls import CALL_ROLES, Markup, read_markup
 from pipeline.audit.context import Context
 from pipeline.audit.grams import Hashes, gram_hashes
-from pipeline.audit.retokenize import Run, decode, text_runs
+from pipeline.audit.retokenize import Run, text_runs
 
 Ints = NDArray[np.int64]
 
@@ -175,5 +175,4 @@ class Batch:
 
     def prompt_text(self, row: int) -> str:
         """Text of the ordinary tokens at the end of a row's prompt, where the question stands."""
-        size = len(self.context.pieces)
-        return decode(b"".join(self.context.pieces[token] for token in self.prompt[row][-1024:].tolist() if 0 <= token < size))[0]
+        return self.context.text_of(self.prompt[row][-1024:])

@@ -43,8 +43,7 @@ def decode(data: bytes) -> tuple[str, int | None]:
 
 def text_runs(context: Context, values: NDArray[np.int32], starts: NDArray[np.int64]) -> list[list[Run]]:
     """Stretches of ordinary tokens of each row of flat ids."""
-    size = len(context.pieces)
-    ordinary = context.ordinary[np.clip(values, 0, size - 1)] & (values >= 0) & (values < size)
+    ordinary = context.is_ordinary(values)
     opens = ordinary.copy()
     opens[1:] &= ~ordinary[:-1]
     row_starts = starts[:-1][starts[:-1] < len(values)]
@@ -54,11 +53,10 @@ def text_runs(context: Context, values: NDArray[np.int32], starts: NDArray[np.in
     begins, ends = np.flatnonzero(opens), np.flatnonzero(closes) + 1
     rows = np.searchsorted(starts, begins, side="right") - 1
     runs: list[list[Run]] = [[] for _ in range(len(starts) - 1)]
-    piece = context.pieces.__getitem__
-    for row, begin, end, offset in zip(rows.tolist(), begins.tolist(), ends.tolist(), starts[rows].tolist(), strict=True):
-        ids = values[begin:end].tolist()
-        data = b"".join(map(piece, ids))
-        runs[row].append(Run(begin - offset, end - offset, ids, data, *decode(data)))
+    data, bounds = context.bytes_of(values, ordinary)
+    where = zip(rows.tolist(), begins.tolist(), ends.tolist(), starts[rows].tolist(), bounds[begins].tolist(), bounds[ends].tolist(), strict=True)
+    for row, begin, end, offset, first, last in where:
+        runs[row].append(Run(begin - offset, end - offset, values[begin:end].tolist(), data[first:last], *decode(data[first:last])))
     return runs
 
 

@@ -6,13 +6,14 @@ denominator. Only that log-denominator is kept for the backward pass, which comp
 (as in FlashAttention, arXiv 2205.14135), so memory grows with L and not with L^2.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-BLOCK = 256
-"""Query rows computed at a time."""
+SMALLEST, LARGEST = 64, 256
+"""Query rows computed at a time: about as many as a conversation is long, or short ones would be multiplied with their neighbours for nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,13 @@ class Block:
     """Bool [stop - start, high - low]: true where a query must not look."""
 
 
-def plan_blocks(first: torch.Tensor, last: torch.Tensor, size: int = BLOCK) -> list[Block]:
+def block_size(lengths: Sequence[int]) -> int:
+    """Rows of a block for conversations of these lengths."""
+    mean = sum(lengths) // max(1, len(lengths))
+    return max(SMALLEST, min(LARGEST, mean))
+
+
+def plan_blocks(first: torch.Tensor, last: torch.Tensor, size: int = LARGEST) -> list[Block]:
     """Cut queries into blocks. Query n may see keys [first[n], last[n]]; both are int64 [queries] on the CPU and never fall."""
     blocks = []
     for start in range(0, len(first), size):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pipeline.eagle3.attention import Block, causal_diagonal, plan_blocks, to_device
+from pipeline.eagle3.attention import Block, block_size, causal_diagonal, plan_blocks, to_device
 from pipeline.eagle3.drafter import Drafter
 from pipeline.shards import HiddenRow
 
@@ -87,7 +87,7 @@ def plan_unroll(pack: Pack, steps: int, *, every_row: bool = False) -> Plan:
         queries=queries,
         positions=inputs - start[inputs],
         next_ids=[pack.token_ids[inputs + 1], *later],
-        blocks=plan_blocks(first, queries),
+        blocks=plan_blocks(first, queries, block_size(pack.lengths)),
         teacher_rows=teacher_rows,
         supervised=[_supervision(flags[queries], at + 1 + step, teacher_rows) for step, flags in enumerate(supervised_at)],
     )

@@ -10,7 +10,7 @@ from pipeline.extract.config import ExtractSection
 from pipeline.extract.forward import can_pack, check_teacher, pack_attention, states
 from pipeline.extract.plan import Row, Selection, ShardPlan, batches, bytes_per_token, select, shards
 from pipeline.extract.writer import ShardWriter, check_space, close_partial, is_done, open_partial
-from pipeline.models import Target, auxiliary_layers, find_source, open_model, read_text_config, use_threads
+from pipeline.models import Target, auxiliary_layers, find_source, open_model, read_config, use_threads
 from pipeline.schema.hidden import INDEX, Manifest, Stamp
 from pipeline.schema.tokens import SCHEMA
 from pipeline.section import Section
@@ -37,7 +37,7 @@ def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: P
     settings = config.extract
     use_threads(settings.threads)
     source = find_source(model)
-    shape = read_text_config(source)
+    shape = read_config(source).get_text_config()
     vocab_size = int(shape.vocab_size)
     if vocab_size != (wanted := int(read_json(record)["vocab_size"])):
         raise InputError(f"{source.name}: its config has a vocabulary of {vocab_size}; {record} says {wanted}: weights and target are not of one model")

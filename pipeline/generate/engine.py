@@ -2,14 +2,16 @@
 
 import asyncio
 import random
+import shutil
 import signal
 import time
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 import orjson
 
-from pipeline.errors import AerieError, BudgetError, ProviderError
+from pipeline.errors import AerieError, BudgetError, DiskError, ProviderError
 from pipeline.generate.budget import Budget
 from pipeline.generate.config import ProviderSection
 from pipeline.generate.gate import Gate
@@ -25,6 +27,10 @@ from pipeline.http import Client, Lost
 from pipeline.schema.prompts import Prompt
 
 _PATH = "/chat/completions"
+_ROW_BYTES = 16384
+"""Room that an answer takes in the ledger besides its text."""
+_BYTES_A_TOKEN = 8
+"""Room for a token's text, and for its share of the JSON around it."""
 _HOPELESS = 25
 """Prompts that may fail for good before the first answer; after them the run stops instead of asking all the others."""
 
@@ -48,6 +54,8 @@ class Job:
     provider: ProviderSection
     asker: Asker
     admission: Admission
+    folder: Path
+    """Of the ledger."""
     price: Price | None
     """Turns usage into cost where the server states none; None when no price is known."""
 
@@ -114,12 +122,24 @@ class Engine:
             await asyncio.sleep(0.5)
             self._watch.in_flight = self._budget.in_flight
             self._watch.tick()
+            self._check_room()
             if time.monotonic() - self._watch.last_answer > patience and not self._gate.stopped:
                 self._halt(
                     ProviderError(
                         f"{self._job.provider.base_url}: no answer for {patience:g} s (provider.retry.patience); what was answered is kept: run again to continue"
                     )
                 )
+
+    def _check_room(self) -> None:
+        """Stop while what is in flight can still be kept: a full disk would lose answers that are paid for."""
+        needed = self._budget.in_flight * (_ROW_BYTES + _BYTES_A_TOKEN * self._job.asker.most_tokens)
+        free = shutil.disk_usage(self._job.folder).free
+        if free < needed and not self._gate.stopped:
+            self._halt(
+                DiskError(
+                    f"{self._job.folder}: {free:,} bytes are left on the disk, and what is in flight may need {needed:,}: free some space and run again; what was answered is kept"
+                )
+            )
 
     async def _work(self) -> None:
         try:
@@ -142,7 +162,7 @@ class Engine:
                 self._gate.leave()
             if outcome is None:
                 return
-            tries = tries.after(outcome)
+            tries = tries.after(outcome, probing=self._gate.probing)
             step = next_step(outcome, tries, self._job.provider.retry, random.random())  # noqa: S311
             self._react(prompt, outcome, step)
             if step.verdict is not Verdict.RETRY:

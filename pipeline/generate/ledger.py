@@ -29,7 +29,7 @@ CREATE TABLE attempts(
 CREATE INDEX attempts_by_key ON attempts(key, id);
 CREATE TABLE bodies(attempt INTEGER PRIMARY KEY, sha256 BLOB NOT NULL, body BLOB NOT NULL);
 CREATE TABLE answers(key TEXT PRIMARY KEY, attempt INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE projections(path TEXT PRIMARY KEY, plan TEXT NOT NULL, sha256 TEXT NOT NULL, summary BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE projections(path TEXT PRIMARY KEY, plan TEXT NOT NULL, stat TEXT NOT NULL, sha256 TEXT NOT NULL, summary BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE endpoints(server TEXT PRIMARY KEY, document BLOB NOT NULL, fetched_at REAL NOT NULL) WITHOUT ROWID;
 """
 # charge_*: what the row counts against the caps: at first the most it can cost, then the real cost, or still the most when that is unknown.
@@ -101,14 +101,14 @@ def connect(folder: Path, *, readonly: bool = False) -> sqlite3.Connection:
 
 
 @contextlib.contextmanager
-def opened(folder: Path) -> Iterator[sqlite3.Connection]:
+def opened(folder: Path, *, readonly: bool = False) -> Iterator[sqlite3.Connection]:
     """Open the ledger for the block.
 
     Raises:
         ArtifactError, DiskError: as `connect`; or a query inside the block met a damaged file or a full disk.
 
     """
-    db = connect(folder)
+    db = connect(folder, readonly=readonly)
     try:
         yield db
     except sqlite3.Error as error:
@@ -177,3 +177,17 @@ def latencies(db: sqlite3.Connection, run: int) -> Iterable[tuple[str, int, floa
     for provider, count in counts:
         median, high = (db.execute(pick, (run, provider, min(count - 1, int(count * share)))).fetchone()[0] for share in (0.5, 0.95))
         yield provider or "?", count, median, high
+
+
+def usual_tokens(db: sqlite3.Connection, dataset: str) -> float | None:
+    """Mean completion tokens of a dataset's answers, or None before any."""
+    (mean,) = db.execute("SELECT avg(completion_tokens) FROM attempts WHERE dataset=? AND state='answer'", (dataset,)).fetchone()
+    return None if mean is None else float(mean)
+
+
+def usual_rate(db: sqlite3.Connection, provider: str) -> float | None:
+    """Answers a second in the last run with that model that gave any, or None."""
+    query = """SELECT count(*) / max(r.ended_at - r.started_at, 1e-3) FROM runs AS r JOIN attempts AS a ON a.run = r.id AND a.state = 'answer'
+    WHERE r.provider = ? AND r.ended_at IS NOT NULL GROUP BY r.id ORDER BY r.id DESC LIMIT 1"""
+    row = db.execute(query, (provider,)).fetchone()
+    return None if row is None else float(row[0])

@@ -32,7 +32,7 @@ class Outputs:
         self.summary = summary
         self.dataset = responses.parent.name
         self._recorded = self._read_record()
-        self._ours = self._recorded is not None and responses.exists() and sha256_file(responses) == self._recorded[1]
+        self._ours = self._recorded is not None and responses.exists() and self._is_as_written(*self._recorded[1:3])
 
     @property
     def purse(self) -> str:
@@ -51,8 +51,8 @@ class Outputs:
         """Write both files, unless they hold already what they would."""
         if self._recorded is None or not self._ours or self._recorded[0] != self._plan(before.digest):
             self.write()
-        elif not self.summary.exists() or read_bytes(self.summary) != self._recorded[2]:
-            write_bytes(self.summary, self._recorded[2])
+        elif not self.summary.exists() or read_bytes(self.summary) != self._recorded[3]:
+            write_bytes(self.summary, self._recorded[3])
 
     def write(self) -> None:
         """Write both files out of the ledger."""
@@ -61,8 +61,8 @@ class Outputs:
         after = survey(self.prompts, self.asker, self.db, self.sampling.most_tokens) if totals.answered < totals.prompts else None
         text = to_json(summary_of(totals, self._admission(), after), indent=True) + b"\n"
         write_bytes(self.summary, text)
-        row = (str(self.responses.absolute()), self._plan(totals.digest.hexdigest()), sha256_file(self.responses), text)
-        self.db.execute("INSERT OR REPLACE INTO projections(path, plan, sha256, summary) VALUES(?, ?, ?, ?)", row)
+        row = (str(self.responses.absolute()), self._plan(totals.digest.hexdigest()), _stat(self.responses), sha256_file(self.responses), text)
+        self.db.execute("INSERT OR REPLACE INTO projections(path, plan, stat, sha256, summary) VALUES(?, ?, ?, ?, ?)", row)
 
     def remember_endpoints(self, document: Any) -> None:
         """Keep the provider's list, so that a run with nothing to ask still writes it."""
@@ -83,6 +83,20 @@ class Outputs:
         """What decides the two files besides the answers: today's policy words, and the form of the files."""
         return orjson.dumps([1, digest, sorted(self.provider.answers_as), self.provider.max_price.model_dump()]).decode()
 
-    def _read_record(self) -> tuple[str, str, bytes] | None:
-        row = self.db.execute("SELECT plan, sha256, summary FROM projections WHERE path=?", (str(self.responses.absolute()),)).fetchone()
-        return None if row is None else (row[0], row[1], row[2])
+    def _is_as_written(self, stat: str, sha256: str) -> bool:
+        """Whether the file is the one that was written: by its stat, or, where DVC has put a link or a copy in its place, by its bytes."""
+        if _stat(self.responses) == stat:
+            return True
+        if sha256_file(self.responses) != sha256:
+            return False
+        self.db.execute("UPDATE projections SET stat=? WHERE path=?", (_stat(self.responses), str(self.responses.absolute())))
+        return True
+
+    def _read_record(self) -> tuple[str, str, str, bytes] | None:
+        row = self.db.execute("SELECT plan, stat, sha256, summary FROM projections WHERE path=?", (str(self.responses.absolute()),)).fetchone()
+        return None if row is None else (row[0], row[1], row[2], row[3])
+
+
+def _stat(path: Path) -> str:
+    found = path.stat()
+    return f"{found.st_size} {found.st_mtime_ns} {found.st_ino}"

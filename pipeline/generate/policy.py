@@ -110,7 +110,7 @@ def objections(endpoint: Endpoint, section: ProviderSection, *, needs: frozenset
     admitted = admitted_quantizations(section)
     named_fp4 = not section.quantizations and endpoint.quantization not in FP4 and "fp4" in normal(endpoint.tag + endpoint.provider)
     if endpoint.quantization not in admitted or named_fp4:
-        found.append(f"quantization {endpoint.quantization}{' (fp4 by its name)' if named_fp4 else ''} is not among {', '.join(admitted)}")
+        found.append(f"quantization {endpoint.quantization}{' (fp4 by its name)' if named_fp4 else ''} is not admitted")
     if endpoint.prompt < 0:
         found.append("its price is not stated, so no budget can hold")
     found += _too_dear(endpoint, section.max_price)

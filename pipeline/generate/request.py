@@ -49,6 +49,8 @@ class Asker:
             "evidence": provider.evidence.model_dump(mode="json"),
             "policy": None if provider.kind == "openai" else [sorted(provider.allow), sorted(provider.deny), admitted_quantizations(provider)],
         }
+        self.most_tokens = sampling.most_tokens
+        """Completion tokens that one request can be billed for."""
         self._prefix = hashlib.sha256(orjson.dumps(decides, option=orjson.OPT_SORT_KEYS))
 
     def key(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
@@ -94,6 +96,6 @@ class Asker:
     def ask(self, prompt: Prompt, key: str, template: bytes, price: Price) -> Ask:
         """Make the request for a prompt; ``template`` is `template` as JSON."""
         content = self._content(prompt)
-        tokens = self._sampling.most_tokens
+        tokens = self.most_tokens
         cost = price.cost(most_prompt_tokens(len(content), len(prompt.messages)), tokens)
         return Ask(prompt.id, key, content + b"," + template[1:], cost, tokens)

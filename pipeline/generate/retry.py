@@ -22,8 +22,10 @@ class Tries:
     crowded: int = 0
     """Times that the server said: not now."""
 
-    def after(self, outcome: Outcome) -> "Tries":
-        """Count one more outcome."""
+    def after(self, outcome: Outcome, *, probing: bool = False) -> "Tries":
+        """Count one more outcome. ``probing``: the server is known to be down, so a free failure says nothing about the prompt."""
+        if probing and outcome.outage and outcome.cost_pico == 0:
+            return self
         if outcome.crowded:
             return replace(self, crowded=self.crowded + 1)
         if outcome.kind == "empty_zero_tokens":

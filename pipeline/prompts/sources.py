@@ -1,10 +1,10 @@
 """Rows of a dataset's source, with the place of each for messages: JSONL (plain, gzip, zstd), Parquet, or a hub dataset."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from pipeline.artifacts import read_jsonl
+from pipeline.artifacts import open_gzip, open_plain, read_jsonl
 from pipeline.errors import InputError
 from pipeline.prompts.config import PromptsSection
 
@@ -33,12 +33,22 @@ def open_source(section: PromptsSection) -> Iterator[Located]:
 
 
 def _lines(path: Path) -> Iterator[Located]:
-    for number, row in read_jsonl(path):
+    for number, row in read_jsonl(path, _opener(path)):
         yield f"{path}:{number}", row
 
 
+def _opener(path: Path) -> Callable[[Path], IO[bytes]]:
+    if path.name.endswith(".gz"):
+        return open_gzip
+    if path.name.endswith(".zst"):
+        from pipeline.tables import open_zstd  # pyarrow is slow to import, and most datasets are plain JSONL
+
+        return open_zstd
+    return open_plain
+
+
 def _parquet(path: Path) -> Iterator[Located]:
-    from pipeline.tables import read_any  # pyarrow is slow to import, and most datasets are JSONL
+    from pipeline.tables import read_any
 
     for number, row in enumerate(read_any(path), 1):
         yield f"{path}: row {number}", row

@@ -16,7 +16,8 @@ class TinySection(Section):
     heads: int = Field(ge=1)
     tokens: int = Field(ge=1)
     """Training tokens."""
-    tokens_per_batch: int = Field(ge=1)
+    tokens_per_batch: int = Field(ge=2)
+    """Tokens of one step, in two rows."""
     lr: float = Field(gt=0)
     init_std: float = Field(gt=0)
     seed: int = 0

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +14,8 @@ from pipeline.llama import Llama, Shape, hidden, initial
 from pipeline.target.config import TinySection
 
 THREADS = 2
-"""Fixed: another number of threads sums in another order."""
+"""Rows of a step, each on a core of its own. Fixed, so that sums have one order; and not left to the library's threads, which wait
+for each other in busy loops: on cores that others use as well they were ten times slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +46,18 @@ class Pack:
 
 
 def pack(examples: Sequence[Example], live: Live, length: int) -> Iterator[Pack]:
-    """Fill rows of ``length`` tokens with whole examples, in order; an example longer than a row is cut."""
+    """Fill rows of ``length`` tokens with whole examples, in order; an example longer than that has a row of its own size."""
     group: list[Example] = []
     size = 0
     for example in examples:
-        cost = min(length, len(example.prompt) + len(example.answer) - 1)
-        if size + cost > length:
-            yield _row(group, live, length)
+        cost = len(example.prompt) + len(example.answer) - 1
+        if group and size + cost > length:
+            yield _row(group, live, max(length, size))
             group, size = [], 0
         group.append(example)
         size += cost
     if group:
-        yield _row(group, live, length)
+        yield _row(group, live, max(length, size))
 
 
 def _row(group: Sequence[Example], live: Live, length: int) -> Pack:
@@ -64,10 +66,9 @@ def _row(group: Sequence[Example], live: Live, length: int) -> Pack:
     owner.fill_(-1)
     start = 0
     for number, example in enumerate(group):
-        ids = (example.prompt + example.answer)[: length + 1]
-        rows = live.place[torch.tensor(ids)]
-        stop = start + len(ids) - 1
-        places[start:stop], positions[start:stop], owner[start:stop] = rows[:-1], torch.arange(len(ids) - 1), number
+        rows = live.place[torch.tensor(example.prompt + example.answer)]
+        stop = start + len(rows) - 1
+        places[start:stop], positions[start:stop], owner[start:stop] = rows[:-1], torch.arange(len(rows) - 1), number
         wanted = rows[1:].clone()
         wanted[: len(example.prompt) - 1] = -1
         labels[start:stop] = wanted
@@ -76,7 +77,7 @@ def _row(group: Sequence[Example], live: Live, length: int) -> Pack:
 
 
 def loss_of(model: Llama, live: Live, row: Pack) -> Tensor:
-    """Mean cross entropy over the full vocabulary of the ids that the model writes."""
+    """Sum of the cross entropies, over the full vocabulary, of the ids that the model writes."""
     mask = row.mask()
 
     def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -84,7 +85,13 @@ def loss_of(model: Llama, live: Live, row: Pack) -> Tensor:
 
     states = hidden(model, row.places, row.positions, attend)[0]
     written = row.labels >= 0
-    return functional.cross_entropy(live.counted(functional.linear(states[written], model.head)), row.labels[written])
+    return functional.cross_entropy(live.counted(functional.linear(states[written], model.head)), row.labels[written], reduction="sum")
+
+
+def _gradients(model: Llama, live: Live, row: Pack) -> tuple[float, tuple[Tensor, ...]]:
+    torch.set_num_threads(1)
+    loss = loss_of(model, live, row)
+    return loss.item(), torch.autograd.grad(loss, model.tensors())
 
 
 def rate(step: int, steps: int) -> float:
@@ -96,8 +103,7 @@ def rate(step: int, steps: int) -> float:
 
 
 def learn(tiny: TinySection, examples: Sequence[Example], live: Live) -> tuple[Llama, list[float]]:
-    """Train a compact stand-in on ``tiny.tokens`` tokens of ``examples``, in their order; give it and each step's loss."""
-    torch.set_num_threads(THREADS)
+    """Train a compact stand-in on ``tiny.tokens`` tokens of ``examples``, in their order; give it and each step's mean loss."""
     shape = Shape(tiny.layers, tiny.width, tiny.mlp, tiny.heads)
     model = initial(shape, len(live.ids) + 1, tiny.init_std, torch.Generator().manual_seed(tiny.seed))
     for tensor in model.tensors():
@@ -106,15 +112,18 @@ def learn(tiny: TinySection, examples: Sequence[Example], live: Live) -> tuple[L
     kept = [tensor for tensor in model.tensors() if tensor.dim() == 1]
     groups = [{"params": decayed, "weight_decay": 0.01}, {"params": kept, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=tiny.lr, betas=(0.9, 0.95), fused=True)
-    rows = list(pack(examples, live, tiny.tokens_per_batch))
+    rows = list(pack(examples, live, tiny.tokens_per_batch // THREADS))
+    steps = [rows[start : start + THREADS] for start in range(0, len(rows), THREADS)]
     losses = []
-    for step, row in enumerate(rows):
-        for group in optimizer.param_groups:
-            group["lr"] = tiny.lr * rate(step, len(rows))
-        loss = loss_of(model, live, row)
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.tensors(), 1.0)
-        optimizer.step()
-        losses.append(loss.item())
+    with ThreadPoolExecutor(THREADS) as pool:
+        for number, step in enumerate(steps):
+            for group in optimizer.param_groups:
+                group["lr"] = tiny.lr * rate(number, len(steps))
+            parts = list(pool.map(lambda row: _gradients(model, live, row), step))
+            written = sum(int((row.labels >= 0).sum()) for row in step)
+            for tensor, *gradients in zip(model.tensors(), *(of_row for _, of_row in parts), strict=True):
+                tensor.grad = torch.stack(gradients).sum(dim=0) / written
+            torch.nn.utils.clip_grad_norm_(model.tensors(), 1.0)
+            optimizer.step()
+            losses.append(sum(loss for loss, _ in parts) / written)
     return model.to(torch.float32), losses

@@ -19,7 +19,7 @@ ENDPOINT = {
     "context_length": 4096,
     "max_completion_tokens": None,
     "pricing": {"prompt": "0.000001", "completion": "0.000002"},
-    "supported_parameters": ["temperature", "top_p", "max_tokens", "seed", "tools"],
+    "supported_parameters": ["temperature", "top_p", "top_k", "max_tokens", "seed", "tools"],
 }
 
 
@@ -39,6 +39,8 @@ class Answer:
     """Bytes of the body after which the connection is closed; headers promise all of it."""
     drop: bool = False
     """Close the connection without a word."""
+    hold: threading.Event | None = None
+    """Answer only after the test has set it."""
     billed: float = 0.0
     """Dollars that the server books for it."""
 
@@ -169,6 +171,8 @@ class ChatServer:
         self.headers.append(headers)
         self.billed += answer.billed
         await asyncio.sleep(answer.delay)
+        while answer.hold is not None and not answer.hold.is_set():
+            await asyncio.sleep(0.01)
         if answer.drop:
             return False
         extra = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())

@@ -69,7 +69,7 @@ class Bench:
 
     def attempts(self) -> list[dict[str, Any]]:
         """Every row of the ledger's attempts."""
-        with ledger.opened(self.folder / "store") as db:
+        with ledger.opened(self.folder / "store", readonly=True) as db:
             cursor = db.execute("SELECT * FROM attempts ORDER BY id")
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]

@@ -1,0 +1,122 @@
+"""What `generate` costs the client at 2,000 requests in flight, beside loops that do the least possible: in one run, in turns.
+
+    python -m benchmarks.generate_cost [--requests 12000] [--in-flight 2000] [--rounds 3]
+
+Each measurement is a process of its own: CPU seconds (all threads) a response, and the largest resident memory.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import uvloop
+
+from benchmarks.generate_server import running
+from benchmarks.results import save
+
+KINDS = ("aiohttp", "httpx", "aerie")
+BODY = json.dumps({"model": "m", "temperature": 1.0, "max_tokens": 4000, "messages": [{"role": "user", "content": "How many? " * 40}]}).encode()
+
+
+async def bare_aiohttp(url: str, requests: int, in_flight: int) -> None:
+    """Post and read, and keep nothing."""
+    import aiohttp
+
+    left = iter(range(requests))
+    headers = {"content-type": "application/json"}
+    connector = aiohttp.TCPConnector(limit=in_flight)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=900)) as session:
+
+        async def work() -> None:
+            for _ in left:
+                async with session.post(url + "/chat/completions", data=BODY, headers=headers) as answer:
+                    await answer.read()
+
+        await asyncio.gather(*(work() for _ in range(in_flight)))
+
+
+async def bare_httpx(url: str, requests: int, in_flight: int) -> None:
+    """Do the same through httpx over its aiohttp transport."""
+    import httpx
+    from httpx_aiohttp import AiohttpTransport
+
+    left = iter(range(requests))
+    headers = {"content-type": "application/json"}
+    transport = AiohttpTransport(limits=httpx.Limits(max_connections=in_flight, max_keepalive_connections=in_flight))
+    async with httpx.AsyncClient(transport=transport, timeout=900) as client:
+
+        async def work() -> None:
+            for _ in left:
+                answer = await client.post(url + "/chat/completions", content=BODY, headers=headers)
+                await answer.aread()
+
+        await asyncio.gather(*(work() for _ in range(in_flight)))
+
+
+def aerie(url: str, requests: int, in_flight: int) -> None:
+    """Run the whole stage: prompts read, the ledger written, responses.jsonl projected."""
+    from benchmarks.generate_stage import Stage
+
+    with tempfile.TemporaryDirectory() as folder:
+        stage = Stage(Path(folder), url, in_flight)
+        stage.prompts(requests)
+        stage.run()
+
+
+def measure_here(kind: str, url: str, requests: int, in_flight: int) -> None:
+    """Do one measurement in this process; print what it took."""
+    before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    if kind == "aerie":
+        aerie(url, requests, in_flight)
+    else:
+        uvloop.run((bare_aiohttp if kind == "aiohttp" else bare_httpx)(url, requests, in_flight))
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    seconds = time.perf_counter() - started
+    print(json.dumps({"cpu_ms": cpu / requests * 1e3, "seconds": seconds, "per_second": requests / seconds, "rss_mib": after.ru_maxrss / 1024}))
+
+
+def measure(kind: str, url: str, requests: int, in_flight: int) -> dict[str, float]:
+    """Do one measurement in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.generate_cost", "--one", kind, url, str(requests), str(in_flight)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONHASHSEED": "0"})
+    if done.returncode != 0:
+        raise SystemExit(done.stderr)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Measure all kinds in turns, and keep the medians and ratios."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--requests", type=int, default=12000)
+    parser.add_argument("--in-flight", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--one", nargs=4, default=None)
+    options = parser.parse_args()
+    if options.one:
+        measure_here(options.one[0], options.one[1], int(options.one[2]), int(options.one[3]))
+        return
+    rounds: dict[str, list[dict[str, float]]] = {kind: [] for kind in KINDS}
+    with running(delay=1.0, spread=1.0, size=4000) as url:
+        for _ in range(options.rounds):
+            for kind in KINDS:
+                rounds[kind].append(measure(kind, url, options.requests, options.in_flight))
+                print(kind, rounds[kind][-1], flush=True)
+    typical: dict[str, Any] = {kind: {name: median(one[name] for one in found) for name in found[0]} for kind, found in rounds.items()}
+    ours = typical["aerie"]["cpu_ms"]
+    ratios = {"to_httpx": ours / typical["httpx"]["cpu_ms"], "to_aiohttp": ours / typical["aiohttp"]["cpu_ms"]}
+    save("generate_cost", {"requests": options.requests, "in_flight": options.in_flight, "answer_bytes": 4000, "medians": typical, "ratios": ratios})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""100 kills with SIGKILL at random moments, against a server that writes down what it billed.
+
+    python -m benchmarks.generate_kills [--kills 100] [--in-flight 64] [--seed 0]
+
+Counted: answers lost after they were in the ledger, damaged ledgers, requests sent again (at most those in flight at a
+kill), and whether the client's account (spent and uncertain) was ever below the server's.
+"""
+
+import argparse
+import random
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.generate_server import COST, running
+from benchmarks.generate_stage import Stage
+from benchmarks.results import save
+
+
+def account(store: Path) -> tuple[bool, set[str], float, int]:
+    """Whether the ledger is sound, the keys with an answer, dollars charged, and requests whose answer never came."""
+    with sqlite3.connect(store / "ledger.sqlite") as db:
+        sound = db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        keys = {row[0] for row in db.execute("SELECT w.key FROM answers AS w JOIN bodies AS b ON b.attempt = w.attempt")}
+        charged, open_ = db.execute("SELECT coalesce(sum(charge_pico), 0), sum(state IN ('sent', 'uncertain')) FROM attempts").fetchone()
+    return sound, keys, charged / 1e12, open_ or 0
+
+
+def main() -> None:
+    """Kill, check, repeat; at the end let it finish."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--in-flight", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--one", nargs=3, default=None)
+    options = parser.parse_args()
+    if options.one:
+        Stage(Path(options.one[0]), options.one[1], int(options.one[2])).run()
+        return
+    chance = random.Random(options.seed)
+    kills = lost = damaged = below = 0
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Path(folder) / "billed"
+        with running(delay=0.05, spread=0.2, size=2000, ledger=ledger) as url:
+            stage = Stage(Path(folder), url, options.in_flight)
+            stage.prompts(options.kills * options.in_flight)
+            known: set[str] = set()
+            code = None
+            while code != 0:
+                command = [sys.executable, "-m", "benchmarks.generate_kills", "--one", folder, url, str(options.in_flight)]
+                child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                code = _maybe_kill(child, ledger, chance) if kills < options.kills else child.wait()
+                kills += code == -9
+                if code not in (0, -9):
+                    raise SystemExit(f"the stage ended with {code}")
+                sound, keys, charged, uncertain = account(Path(folder) / "store")
+                billed = len(ledger.read_text().splitlines()) * COST
+                damaged += not sound
+                lost += len(known - keys)
+                below += charged < billed - 1e-9
+                known = keys
+        requests = len(ledger.read_text().splitlines())
+        rows = len((stage.build / "responses.jsonl").read_bytes().splitlines())
+    figures = {"kills": kills, "lost_answers": lost, "damaged_ledgers": damaged, "account_below_the_servers": below, "prompts": options.kills * options.in_flight}
+    save("generate_kills", {**figures, "rows": rows, "requests": requests, "sent_again": requests - len(known), "uncertain_requests": uncertain, "in_flight": options.in_flight})
+
+
+def _maybe_kill(child: "subprocess.Popen[bytes]", ledger: Path, chance: random.Random) -> int:
+    """Wait until it sends, then a random while, then kill it."""
+    size = ledger.stat().st_size if ledger.exists() else 0
+    while child.poll() is None and (not ledger.exists() or ledger.stat().st_size == size):
+        time.sleep(0.005)
+    try:
+        return child.wait(chance.random() * 0.4)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        return child.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Memory at 2,000 in flight with 20 KB answers, for 10,000 and 100,000 prompts; then a restart and a rerun over the 100,000 done rows.
+
+    python -m benchmarks.generate_memory [--small 10000] [--large 100000] [--in-flight 2000] [--size 20000]
+
+Every run is a process of its own; memory is its largest resident size.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.generate_server import running
+from benchmarks.generate_stage import Stage
+from benchmarks.results import save
+
+
+def one(folder: str, url: str, in_flight: str, prompts: str) -> None:
+    """Run the stage here over the first so many prompts; print its memory and time."""
+    stage = Stage(Path(folder), url, int(in_flight))
+    stage.prompts(int(prompts))
+    started = time.perf_counter()
+    stage.run()
+    print(json.dumps({"rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "stage_seconds": time.perf_counter() - started}))
+
+
+def measure(folder: str, url: str, in_flight: int, prompts: int) -> dict[str, float]:
+    """Run the stage in a process of its own; `seconds` counts its start as well, and `began` is the time until the server is asked."""
+    command = [sys.executable, "-m", "benchmarks.generate_memory", "--one", folder, url, str(in_flight), str(prompts)]
+    started = time.time()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(done.stderr)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return {**found, "seconds": time.time() - started, "began": started}
+
+
+def main() -> None:
+    """Measure all, and keep the figures."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--small", type=int, default=10000)
+    parser.add_argument("--large", type=int, default=100000)
+    parser.add_argument("--in-flight", type=int, default=2000)
+    parser.add_argument("--size", type=int, default=20000)
+    parser.add_argument("--one", nargs=4, default=None)
+    options = parser.parse_args()
+    if options.one:
+        one(*options.one)
+        return
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second, tempfile.TemporaryDirectory() as logs:
+        ledger = Path(logs) / "times"
+        with running(delay=0.5, spread=0.5, size=options.size) as url:
+            small = measure(first, url, options.in_flight, options.small)
+            large = measure(second, url, options.in_flight, options.large)
+            rerun = measure(second, url, options.in_flight, options.large)
+        with running(delay=0.0, size=options.size, ledger=ledger) as url:
+            restart = measure(second, url, options.in_flight, options.large + 10)
+        first_request = float(ledger.read_text().split("\n")[0].split()[2])
+    figures = {
+        "rss_mib_small": small["rss_mib"],
+        "rss_mib_large": large["rss_mib"],
+        "growth_mib": large["rss_mib"] - small["rss_mib"],
+        "rerun_with_nothing_to_do_seconds": rerun["stage_seconds"],
+        "rerun_process_seconds": rerun["seconds"],
+        "restart_to_first_request_seconds": first_request - restart["began"],
+        "large_seconds": large["seconds"],
+    }
+    save("generate_memory", {"small": options.small, "large": options.large, "in_flight": options.in_flight, "answer_bytes": options.size, **figures})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""Throughput when the server sets the pace: 2 s an answer, 1,000 in flight, so 500 answers a second at best.
+
+    python -m benchmarks.generate_pace [--requests 10000] [--in-flight 1000] [--delay 2.0]
+
+A bare aiohttp loop on the same machine says whether the machine or the engine is the limit. The stage's own rate counts,
+from the first request to the last answer in the ledger; reading prompts and writing responses.jsonl come on top and are reported.
+"""
+
+import argparse
+import sqlite3
+import tempfile
+import time
+from pathlib import Path
+
+import uvloop
+
+from benchmarks.generate_cost import bare_aiohttp
+from benchmarks.generate_server import running
+from benchmarks.generate_stage import Stage
+from benchmarks.results import save
+
+
+def main() -> None:
+    """Measure both, and keep the shares of the ideal."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--requests", type=int, default=10000)
+    parser.add_argument("--in-flight", type=int, default=1000)
+    parser.add_argument("--delay", type=float, default=2.0)
+    options = parser.parse_args()
+    ideal = options.in_flight / options.delay
+    with running(delay=options.delay, size=4000) as url, tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        uvloop.run(bare_aiohttp(url, options.requests, options.in_flight))
+        bare = options.requests / (time.perf_counter() - started)
+        stage = Stage(Path(folder), url, options.in_flight)
+        stage.prompts(options.requests)
+        started = time.perf_counter()
+        stage.run()
+        whole = time.perf_counter() - started
+        with sqlite3.connect(Path(folder) / "store" / "ledger.sqlite") as db:
+            (seconds,) = db.execute("SELECT max(sent_at + seconds) - min(sent_at) FROM attempts").fetchone()
+    engine = options.requests / seconds
+    figures = {"ideal_per_second": ideal, "bare_aiohttp_per_second": bare, "engine_per_second": engine, "whole_stage_seconds": whole}
+    save("generate_pace", {**vars(options), **figures, "engine_share_of_ideal": engine / ideal, "engine_share_of_bare_loop": engine / bare})
+
+
+if __name__ == "__main__":
+    main()

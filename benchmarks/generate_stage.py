@@ -1,0 +1,54 @@
+"""A dataset's folder and the stage's configuration, for the `generate` benchmarks."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from pipeline.generate.stage import Config, run
+
+
+class Stage:
+    """Runs the real stage against a server."""
+
+    def __init__(self, folder: Path, url: str, in_flight: int, **budget: Any) -> None:
+        self.folder = folder
+        self.build = folder / "build" / "bench"
+        self.build.mkdir(parents=True, exist_ok=True)
+        os.environ["AERIE_STORE"] = str(folder / "store")
+        self.config = Config.model_validate(
+            {
+                "sampling": {"temperature": 1.0, "top_p": 1.0, "max_tokens": 4000, "seed": 0},
+                "send_tools": False,
+                "dataset_budget": budget,
+                "budget": {},
+                "provider": {
+                    "kind": "openrouter",
+                    "base_url": url,
+                    "model": "m",
+                    "concurrency": in_flight,
+                    "timeout": {"connect": 60, "read": 120, "total": 600},
+                },
+            }
+        )
+
+    def prompts(self, count: int, size: int = 400) -> None:
+        """Write so many prompts of about so many bytes."""
+        filler = "How many? " * (size // 10)
+        with open(self.build / "prompts.jsonl", "w") as file:
+            file.writelines(
+                json.dumps({"id": f"p{number}", "messages": [{"role": "user", "content": f"{number} {filler}"}], "tools": None}) + "\n"
+                for number in range(count)
+            )
+
+    def run(self) -> None:
+        """Run the stage."""
+        none = self.folder / "none"
+        run(
+            self.config,
+            prompts=self.build / "prompts.jsonl",
+            record=none,
+            model=none,
+            responses=self.build / "responses.jsonl",
+            summary=self.build / "generate.json",
+        )

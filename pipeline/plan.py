@@ -1,0 +1,144 @@
+"""`python -m pipeline plan`: what a build would ask and what it can cost, before it does. Sends no prompt, costs nothing."""
+
+import argparse
+import sqlite3
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.artifacts import to_json
+from pipeline.compose import BuildConfig, build_config, read_params
+from pipeline.errors import ConfigError
+from pipeline.generate import ledger
+from pipeline.generate.home import store_folder
+from pipeline.generate.money import Price, to_usd
+from pipeline.generate.policy import Admission
+from pipeline.generate.request import Asker
+from pipeline.generate.server import admission_of, identity
+from pipeline.generate.survey import Survey, survey
+from pipeline.prompts.stage import Config as PromptsConfig
+from pipeline.prompts.stage import run as make_prompts
+from pipeline.providers import listed
+
+MODEL = Path("build/target/model")
+
+_BYTES_A_TOKEN = 4
+"""Bytes of JSON that a prompt token stands for, as a rule of thumb; only estimates use it, never a cap."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetPlan:
+    """What one dataset would ask."""
+
+    name: str
+    found: Survey
+    admission: Admission
+    spent: ledger.Spending
+    usual_tokens: float | None
+    """Completion tokens of its usual answer, as observed; None before any."""
+    max_tokens: int
+
+    def tokens(self) -> tuple[int, int]:
+        """Prompt and completion tokens, as estimated."""
+        usual = self.max_tokens if self.usual_tokens is None else self.usual_tokens
+        return self.found.prompt_bytes // _BYTES_A_TOKEN, round(self.found.new * usual)
+
+    def dollars(self, price: Price) -> tuple[float, float]:
+        """Estimated and worst-case dollars at a price."""
+        prompt, completion = self.tokens()
+        return to_usd(self.found.new * price.request + prompt * price.prompt + completion * price.completion), to_usd(self.found.worst_case(price))
+
+
+def plan_dataset(config: BuildConfig, name: str, document: Any, db: sqlite3.Connection | None, folder: Path) -> DatasetPlan:
+    """Survey one dataset as the configuration stands now, whether or not the build is up to date.
+
+    Raises:
+        AerieError: its prompts cannot be read, or no endpoint is admitted.
+
+    """
+    section = config.datasets[name]
+    prompts = folder / f"{name}.jsonl"
+    make_prompts(PromptsConfig(prompts=section.prompts, digest=None), prompts=prompts, summary=folder / f"{name}.json")
+    trained = config.provider.kind != "embedded" or MODEL.exists()
+    asker = Asker(section.sampling, config.provider, send_tools=section.send_tools, identity=identity(config.provider, MODEL) if trained else None)
+    purse = "pretend" if config.provider.kind == "embedded" else "real"
+    found = survey(prompts, asker, db if trained else None, section.sampling.most_tokens)
+    admission = admission_of(config.provider, document, needs=asker.parameters(), max_tokens=section.sampling.max_tokens)
+    spent = ledger.spending(db, purse, name) if db is not None else ledger.Spending(0, 0)
+    return DatasetPlan(name, found, admission, spent, None if db is None else ledger.usual_tokens(db, name), section.sampling.most_tokens)
+
+
+def main(argv: list[str]) -> None:
+    """Print what each dataset would ask.
+
+    Raises:
+        AerieError: the configuration or a prompt file is wrong, or the server cannot be asked for its prices.
+
+    """
+    parser = argparse.ArgumentParser(prog="python -m pipeline plan", description=__doc__)
+    parser.add_argument("datasets", nargs="*", help="names from params.yaml; all by default")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    options = parser.parse_args(argv)
+    config = build_config(read_params())
+    names = options.datasets or config.names
+    if unknown := sorted(set(names) - set(config.names)):
+        raise ConfigError(f"no dataset {unknown} in params.yaml; there are {config.names}")
+    store = store_folder()
+    db = ledger.connect(store, readonly=True) if (store / ledger.FILE).exists() else None
+    document = listed(config.provider)
+    with tempfile.TemporaryDirectory() as folder:
+        plans = [plan_dataset(config, name, document, db, Path(folder)) for name in names]
+    rate = None if db is None else ledger.usual_rate(db, config.provider.model)
+    if options.json:
+        print(to_json({"datasets": [as_json(plan) for plan in plans], "answers_per_second": rate}, indent=True).decode())
+    else:
+        show(config, plans, rate)
+
+
+def as_json(plan: DatasetPlan) -> dict[str, Any]:
+    """Give a plan as JSON."""
+    estimated, worst = plan.dollars(plan.admission.price)
+    prompt, completion = plan.tokens()
+    return {
+        "dataset": plan.name,
+        "prompts": plan.found.prompts,
+        "cached": plan.found.cached,
+        "new": plan.found.new,
+        "estimated": {"prompt_tokens": prompt, "completion_tokens": completion, "usd": estimated},
+        "worst_case": {"prompt_tokens": plan.found.most_prompt_tokens, "completion_tokens": plan.found.most_completion_tokens, "usd": worst},
+        "spent_usd": to_usd(plan.spent.pico),
+        "spent_tokens": plan.spent.tokens,
+        "by_provider": {
+            endpoint.tag: dict(zip(("estimated_usd", "worst_case_usd"), plan.dollars(endpoint.price), strict=True)) for endpoint in plan.admission.admitted
+        },
+    }
+
+
+def show(config: BuildConfig, plans: list[DatasetPlan], rate: float | None) -> None:
+    """Print plans for people."""
+    table = Table(title=f"{config.provider.model} through {config.provider.kind}", title_justify="left")
+    for column in ("dataset", "prompts", "to ask", "tokens (most)", "dollars (most)", "spent", "budget"):
+        table.add_column(column, overflow="fold")
+    for plan in plans:
+        estimated, worst = plan.dollars(plan.admission.price)
+        budget = config.datasets[plan.name].budget
+        limit = "no cap" if budget.usd is None else f"${budget.usd:g}"
+        tokens = f"{plan.tokens()[1]:,} ({plan.found.most_completion_tokens:,})"
+        spent = f"${to_usd(plan.spent.pico):.4f}"
+        table.add_row(plan.name, str(plan.found.prompts), str(plan.found.new), tokens, f"${estimated:.4f} (${worst:.4f})", spent, limit)
+    console = Console()
+    console.print(table)
+    for endpoint in plans[0].admission.admitted:
+        sums = [sum(parts) for parts in zip(*(plan.dollars(endpoint.price) for plan in plans), strict=True)]
+        console.print(f"all by {endpoint.provider} ({endpoint.quantization}): ${sums[0]:.4f}, at most ${sums[1]:.4f}", highlight=False)
+    new = sum(plan.found.new for plan in plans)
+    time = f"about {new / rate:.0f} s at the {rate:.1f} answers/s of the last run" if rate else "time: unknown before a first run"
+    console.print(f"{new} requests, {config.provider.concurrency} at a time; {time}", highlight=False)
+    whole = config.budget
+    console.print(
+        f"build budget: {'no cap' if whole.usd is None else f'${whole.usd:g}'}, {whole.completion_tokens or 'no cap of'} completion tokens", highlight=False
+    )

@@ -1,0 +1,91 @@
+"""`python -m pipeline providers`: where the model runs, at which price, and what the policy makes of each place. Costs nothing."""
+
+import argparse
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from pipeline.artifacts import to_json
+from pipeline.compose import BuildConfig, build_config, read_params
+from pipeline.generate.config import ProviderSection
+from pipeline.generate.policy import Admission, Endpoint, admit, parse_endpoints
+from pipeline.generate.request import Asker
+from pipeline.generate.server import endpoints_document
+
+
+def listed(section: ProviderSection) -> Any:
+    """Fetch the provider's endpoint list; the stand-in's is known without a server; None where there is none.
+
+    Raises:
+        ProviderError: the server cannot be reached or refuses.
+
+    """
+    if section.kind == "openai":
+        return None
+    if section.kind == "embedded":
+        from pipeline.embedded.providers import PROVIDERS
+
+        return {"data": {"id": section.model, "endpoints": [provider.endpoint() for provider in PROVIDERS]}}
+    return endpoints_document(section)
+
+
+def needs(config: BuildConfig) -> tuple[frozenset[str], int]:
+    """Parameters that any dataset sends, and the longest answer that any asks for."""
+    parameters: frozenset[str] = frozenset()
+    for dataset in config.datasets.values():
+        parameters |= Asker(dataset.sampling, config.provider, send_tools=dataset.send_tools, identity=None).parameters()
+    return parameters, max(dataset.sampling.max_tokens for dataset in config.datasets.values())
+
+
+def judged(config: BuildConfig) -> Admission | None:
+    """Sort the provider's endpoints by the policy; None where the server has no list."""
+    document = listed(config.provider)
+    parameters, longest = needs(config)
+    return None if document is None else admit(parse_endpoints(document), config.provider, needs=parameters, max_tokens=longest)
+
+
+def main(argv: list[str]) -> None:
+    """Print the endpoints and the verdict on each.
+
+    Raises:
+        AerieError: the configuration is wrong, or the server cannot be asked.
+
+    """
+    parser = argparse.ArgumentParser(prog="python -m pipeline providers", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    options = parser.parse_args(argv)
+    config = build_config(read_params())
+    found = judged(config)
+    if options.json:
+        print(to_json(_as_json(found), indent=True).decode())
+    elif found is None:
+        section = config.provider
+        print(f"{section.base_url} lists no endpoints (kind {section.kind}): it is its own only provider, at the prices of provider.max_price")
+    else:
+        Console().print(_table(config.provider, found))
+
+
+def _as_json(found: Admission | None) -> dict[str, Any]:
+    if found is None:
+        return {"admitted": None, "refused": None}
+    return {
+        "admitted": [endpoint.model_dump(mode="json") for endpoint in found.admitted],
+        "refused": [{**endpoint.model_dump(mode="json"), "why_not": reasons} for endpoint, reasons in found.refused],
+    }
+
+
+def _table(section: ProviderSection, found: Admission) -> Table:
+    table = Table(title=f"{section.model}: {len(found.admitted)} of {len(found.admitted) + len(found.refused)} endpoints admitted", title_justify="left")
+    for column in ("provider", "tag", "quantization", "$/M in", "$/M out", "longest answer", "verdict"):
+        table.add_column(column, overflow="fold")
+    for endpoint in found.admitted:
+        table.add_row(*_cells(endpoint), "admitted")
+    for endpoint, reasons in found.refused:
+        table.add_row(*_cells(endpoint), "; ".join(reasons))
+    return table
+
+
+def _cells(endpoint: Endpoint) -> list[str]:
+    prices = ["?" if price < 0 else f"{price:g}" for price in (endpoint.prompt, endpoint.completion)]
+    return [endpoint.provider, endpoint.tag, endpoint.quantization, *prices, str(endpoint.max_completion or "not said")]

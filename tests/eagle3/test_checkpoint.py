@@ -1,0 +1,97 @@
+"""Draft vocabulary and checkpoint: what does not fit is refused; near-zero acceptance after an export has its cause here."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.eagle3.checkpoint import load_drafter, save_drafter
+from pipeline.eagle3.vocabulary import choose_vocabulary, vocabulary_of
+from pipeline.errors import ArtifactError, ConfigError
+from tests.tiny import random_drafter
+
+TARGET = "t" * 64
+
+
+def tensors() -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in random_drafter().state_dict().items()}
+
+
+def load(folder: Path, saved: dict[str, torch.Tensor], target: str = TARGET) -> torch.nn.Module:
+    drafter = random_drafter()
+    save_drafter(folder, drafter.config, saved)
+    return load_drafter(folder, drafter.embedding, target)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.data())
+def test_the_most_frequent_tokens_are_chosen_and_unused_ones_fill_up(counts: list[int], data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, len(counts)))
+    used = choose_vocabulary(torch.tensor(counts), size)
+    chosen = set(used.tolist())
+    assert used.tolist() == sorted(chosen)
+    assert len(chosen) == size
+    left = [count for token, count in enumerate(counts) if token not in chosen]
+    assert not left or max(left) <= min(counts[token] for token in chosen)
+    d2t = used - torch.arange(size)
+    assert d2t[0] >= 0
+    assert (d2t.diff() >= 0).all()
+
+
+def test_more_draft_ids_than_tokens_are_refused() -> None:
+    with pytest.raises(ConfigError, match="draft_vocab_size is 5; the target's vocabulary has 4"):
+        choose_vocabulary(torch.zeros(4, dtype=torch.int64), 5)
+
+
+def test_a_checkpoint_comes_back_to_the_last_bit(tmp_path: Path) -> None:
+    drafter = random_drafter()
+    loaded = load(tmp_path / "c", drafter.state_dict())
+    assert {n: t.tolist() for n, t in loaded.state_dict().items()} == {n: t.tolist() for n, t in drafter.state_dict().items()}
+
+
+def test_absolute_ids_in_the_place_of_offsets_are_refused() -> None:
+    saved = tensors()
+    used = saved["d2t"] + torch.arange(50)
+    with pytest.raises(ArtifactError, match="d2t must hold offsets"):
+        vocabulary_of(used, saved["t2d"], "here")
+    with pytest.raises(ArtifactError, match="d2t must hold offsets"):
+        vocabulary_of(torch.zeros(50, dtype=torch.int64), saved["t2d"], "here")
+
+
+def test_a_vocabulary_map_of_other_data_is_refused_and_both_sides_are_named(tmp_path: Path) -> None:
+    other = random_drafter(seed=5).state_dict()
+    with pytest.raises(ArtifactError, match=r"d2t names 50 tokens .*, t2d marks 50 .*, \d+ differ"):
+        load(tmp_path / "c", {**tensors(), "d2t": other["d2t"]})
+
+
+def test_a_checkpoint_without_its_map_is_refused(tmp_path: Path) -> None:
+    saved = tensors()
+    del saved["d2t"]
+    with pytest.raises(ArtifactError, match=r"lacks \['d2t'\]: without the map, draft id i would be taken for token i"):
+        load(tmp_path / "c", saved)
+
+
+def test_a_name_that_the_config_does_not_know_and_a_wrong_shape_are_both_listed(tmp_path: Path) -> None:
+    saved = {**tensors(), "midlayer.extra.weight": torch.zeros(3), "fc.weight": torch.zeros(32, 95)}
+    with pytest.raises(ArtifactError, match=r"fc.weight: file \[32, 95\], config \[32, 96\]; midlayer.extra.weight: file \[3\], config None"):
+        load(tmp_path / "c", saved)
+
+
+def test_a_drafter_of_another_target_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=f"made for target 'tiny' \\({TARGET[:16]}\\); this build's target is {'u' * 16}"):
+        load(tmp_path / "c", tensors(), "u" * 64)
+
+
+def test_a_target_of_another_width_is_refused(tmp_path: Path) -> None:
+    drafter = random_drafter()
+    save_drafter(tmp_path / "c", drafter.config, tensors())
+    with pytest.raises(ArtifactError, match="needs a target embedding of 300 x 32; the target's is 300 x 40"):
+        load_drafter(tmp_path / "c", torch.zeros(300, 40), TARGET)
+
+
+def test_each_row_of_the_head_says_the_token_that_the_map_gives_it(tmp_path: Path) -> None:
+    drafter = random_drafter()
+    assert torch.equal(drafter.to_target_ids(torch.arange(50)), drafter.t2d.nonzero().flatten())
+    assert int(drafter.t2d.sum()) == 50

@@ -1,0 +1,99 @@
+"""What is computed, in which batches and shards."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.errors import ConfigError, DiskError, InputError
+from pipeline.extract.plan import MOST_PADDING, Row, batches, bytes_per_token, select, shards
+from pipeline.extract.writer import check_space
+from pipeline.models import auxiliary_layers
+from tests.tiny import VOCAB, extract_settings, random_rows, token_row
+
+LENGTHS = st.lists(st.integers(2, 200), max_size=40)
+
+
+def rows_of(lengths: list[int]) -> list[Row]:
+    shapes = [(str(number), 1, length - 1) for number, length in enumerate(lengths)]
+    return select(Path("a"), random_rows(shapes), extract_settings(max_length=1000), VOCAB).rows
+
+
+@settings(deadline=None, max_examples=50)
+@given(LENGTHS, st.integers(1, 300), st.booleans())
+def test_each_row_is_in_exactly_one_batch_and_batches_keep_their_size(lengths: list[int], tokens: int, padded: bool) -> None:
+    rows = rows_of(lengths)
+    planned = list(batches(rows, tokens, padded=padded))
+    assert sorted(number for batch in planned for number in batch) == list(range(len(rows)))
+    for batch in planned:
+        sizes = [len(rows[number].token_ids) for number in batch]
+        computed = max(sizes) * len(sizes) if padded else sum(sizes)
+        assert computed <= tokens or len(batch) == 1
+        assert computed - sum(sizes) <= MOST_PADDING * computed
+
+
+@settings(deadline=None, max_examples=50)
+@given(LENGTHS, st.integers(1, 5000))
+def test_shards_hold_whole_batches_and_only_the_last_may_be_small(lengths: list[int], shard_bytes: int) -> None:
+    rows = rows_of(lengths)
+    planned = list(batches(rows, 128, padded=False))
+    plans = shards(rows, planned, 10, shard_bytes)
+    assert [batch for plan in plans for batch in plan.batches] == planned
+    assert all(plan.tokens * 10 >= shard_bytes for plan in plans[:-1])
+    assert len({plan.name for plan in plans}) == len(plans)
+
+
+def test_a_row_whose_answer_lies_beyond_the_limit_is_left_out_and_one_that_is_only_cut_stays() -> None:
+    rows = [token_row("x", [1] * 200, [2] * 40), token_row("y", [1] * 30, [2] * 40)]
+    chosen = select(Path("a"), rows, extract_settings(max_length=64), VOCAB)
+    assert dict(chosen.left_out) == {"no_supervised_tokens": 1}
+    (kept,) = chosen.rows
+    assert (kept.id, len(kept.token_ids), len(kept.token_ids) - kept.prompt_length) == ("y", 64, 34)
+    assert chosen.cut == 1
+
+
+def test_long_rows_are_left_out_and_counted_when_the_config_says_so() -> None:
+    chosen = select(Path("a"), [token_row("y", [1] * 30, [2] * 40)], extract_settings(max_length=64, on_long="leave_out"), VOCAB)
+    assert not chosen.rows
+    assert dict(chosen.left_out) == {"longer_than_max_length": 1}
+
+
+def test_a_token_of_another_vocabulary_is_named_with_its_row() -> None:
+    with pytest.raises(InputError, match=r"row 'z': token 1 is 163586; the target's vocabulary has 300"):
+        select(Path("a"), [token_row("z", [1], [163586, 2])], extract_settings(), VOCAB)
+
+
+def test_an_id_that_comes_twice_is_refused() -> None:
+    with pytest.raises(InputError, match="'z' comes twice"):
+        select(Path("a"), [token_row("z", [1], [2]), token_row("z", [1], [3])], extract_settings(), VOCAB)
+
+
+@pytest.mark.parametrize(("layers", "expected"), [(32, [2, 16, 29]), (36, [2, 18, 33]), (61, [2, 30, 58]), (7, [2, 3, 4])])
+def test_default_layers_are_those_of_the_engines(layers: int, expected: list[int]) -> None:
+    assert auxiliary_layers(None, layers) == expected
+
+
+@pytest.mark.parametrize(
+    ("layers", "count", "message"),
+    [
+        (None, 6, r"gives \[2, 3, 3\]: three different"),
+        ([1, 2, 9], 8, r"out of range; the target has layers 0 to 7, and 8 names the last layer's output"),
+        ([-1, 2, 3], 8, "out of range"),
+        ([4, 2, 3], 8, "low to high"),
+        ([1, 2], 8, "three different"),
+    ],
+)
+def test_layers_that_the_target_does_not_have_are_refused(layers: list[int] | None, count: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        auxiliary_layers(layers, count)
+
+
+def test_a_7168_wide_model_needs_57_kilobytes_a_token_in_bfloat16_and_half_in_float8() -> None:
+    assert bytes_per_token(7168, "bfloat16") == 57_344 + 4
+    assert bytes_per_token(7168, "float8_e4m3fn") == 57_344 // 2 + 4 + 16
+
+
+def test_disk_full_at_1_17_gb_a_sample_is_foreseen_before_the_first_forward_pass(tmp_path: Path) -> None:
+    with pytest.raises(DiskError, match=r"need 57,344,000,000,000,000 bytes \(1,000,000,000,000 tokens of 57,344 bytes\), 0 are there, [\d,]+ are free"):
+        check_space(tmp_path, 57_344 * 10**12, 10**12, 57_344)

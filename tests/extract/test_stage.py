@@ -1,0 +1,253 @@
+"""The extract stage against transformers' own hidden states."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.artifacts import read_json, read_model, sha256_folder
+from pipeline.errors import AerieError, InputError
+from pipeline.extract.forward import can_pack, check_teacher, pack_attention, states
+from pipeline.models import Target, capturing, find_source, open_model
+from pipeline.schema.hidden import Manifest, Stamp
+from pipeline.schema.target import TargetRecord
+from pipeline.shards import HiddenStates
+from tests.conftest import ROOT
+from tests.tiny import LAYERS, ROWS, VOCAB, WIDTH, Build, extract_settings, random_rows, save_target
+
+CLOSE = {"atol": 3e-4, "rtol": 1e-4}
+"""Of states as large as tens: a batch's size changes the order of sums, so the last bits of float32."""
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory, kimi: TargetRecord) -> Build:
+    return Build(tmp_path_factory.mktemp("build"), kimi)
+
+
+@pytest.fixture(scope="module")
+def stored(build: Build) -> HiddenStates:
+    return HiddenStates(build.extract(random_rows(ROWS)))
+
+
+def reference(build: Build, token_ids: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        return open_model(build.model, dtype="float32", device="cpu").model(token_ids[None], output_hidden_states=True)
+
+
+def test_stored_states_are_the_layers_inputs_as_transformers_numbers_them(build: Build, stored: HiddenStates) -> None:
+    for row in stored:  # type: ignore[attr-defined]
+        hidden = reference(build, row.token_ids).hidden_states
+        torch.testing.assert_close(row.aux, torch.cat([hidden[k][0] for k in (2, 4, 5)], -1), **CLOSE)
+
+
+def test_the_head_on_the_normed_last_state_is_the_models_own_logits_so_the_teacher_is_on_the_right_side_of_the_norm(build: Build, stored: HiddenStates) -> None:
+    target = open_model(build.model, dtype="float32", device="cpu")
+    row = stored[0]
+    logits = reference(build, row.token_ids).logits[0]
+    torch.testing.assert_close(target.head(target.norm(row.last)), logits, **CLOSE)
+    assert (target.head(row.last).argmax(-1) == logits.argmax(-1)).float().mean() < 0.99  # the wrong side would be noticed
+    assert (target.head(target.norm(target.norm(row.last))).sub(logits)).abs().max() > 0.01
+
+
+def test_a_layer_id_names_a_layers_input_and_not_its_output() -> None:
+    """Case H01: five layers, layer k adds k + 1, the embedding is 0: inputs of layers 1, 2, 4 are 1, 3, 10."""
+
+    class Adds(torch.nn.Module):
+        def __init__(self, amount: int) -> None:
+            super().__init__()
+            self.amount = amount
+
+        def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+            return hidden_states + self.amount
+
+    class Toy:
+        num_layers = 5
+        layers = [Adds(k + 1) for k in range(5)]
+        norm = torch.nn.Identity()
+
+    toy: Any = Toy()
+    with capturing(toy, [1, 2, 4]) as caught:
+        state = torch.zeros(1, 4)
+        for layer in toy.layers:
+            state = layer(hidden_states=state)
+        toy.norm(state)
+    assert {number: value[0, 0].item() for number, value in caught.items()} == {1: 1, 2: 3, 4: 10, 5: 15}
+
+
+def test_one_row_alone_many_together_and_a_repeated_call_give_the_same_states(build: Build) -> None:
+    target = open_model(build.model, dtype="float32", device="cpu")
+    rows = [torch.tensor(row["prompt_ids"] + row["completion_ids"], dtype=torch.int32) for row in random_rows(ROWS)]
+    for packed in (False, True):
+        if packed:
+            pack_attention(target)
+        together = states(target, [2, 4, 5], rows, packed=packed)
+        again = states(target, [2, 4, 5], rows, packed=packed)
+        alone = [states(target, [2, 4, 5], [row], packed=packed) for row in rows]
+        for part in (0, 1):
+            assert torch.equal(together[part], again[part])
+            torch.testing.assert_close(together[part], torch.cat([single[part] for single in alone]), **CLOSE)
+
+
+def test_rows_are_found_by_id_in_the_order_of_the_input_with_their_own_ids_and_prompt_length(stored: HiddenStates) -> None:
+    assert [row.id for row in stored.index] == [name for name, _, _ in ROWS]
+    for number, raw in enumerate(random_rows(ROWS)):
+        row = stored[stored.by_id[raw["id"]]]
+        assert row.token_ids.tolist() == raw["prompt_ids"] + raw["completion_ids"]
+        assert row.prompt_length == len(raw["prompt_ids"])
+        assert row.loss_mask.sum() == len(raw["completion_ids"])
+        assert stored.token_ids(number).tolist() == row.token_ids.tolist()
+
+
+def test_the_manifest_names_convention_layers_and_modules_and_the_stamp_counts(build: Build, stored: HiddenStates) -> None:
+    assert stored.manifest == Manifest(
+        layer_ids=[2, 4, 5], layer_names=["model.layers.2", "model.layers.4", "model.layers.5"], norm_name="model.norm", num_layers=LAYERS, hidden_size=WIDTH,
+        dtype="float32", vocab_size=VOCAB, target_sha256=find_source(build.model).sha256,
+    )  # fmt: skip
+    stamp = read_model(build.stamps / "data.json", Stamp)
+    supervised = sum(completion for _, _, completion in ROWS)
+    assert (stamp.rows, stamp.tokens, stamp.supervised_tokens) == (len(ROWS), sum(p + c for _, p, c in ROWS), supervised)
+    assert stamp.sha256 == sha256_folder(build.hidden())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn"])
+def test_narrow_storage_keeps_states_within_its_rounding(build: Build, stored: HiddenStates, dtype: str) -> None:
+    narrow = HiddenStates(build.extract(random_rows(ROWS), f"as_{dtype}", dtype=dtype))
+    bound = {"bfloat16": 2**-8, "float16": 2**-11, "float8_e4m3fn": 2**-4}[dtype]
+    for number in range(len(ROWS)):
+        for name in ("aux", "last"):
+            exact, found = getattr(stored[number], name), getattr(narrow[number], name).float()
+            scale = exact.abs().amax(-1, keepdim=True)
+            assert ((found - exact).abs() <= bound * exact.abs() + scale * 2**-9 + 1e-7).all()
+
+
+def test_equal_inputs_give_equal_bytes_and_other_batches_only_other_places(build: Build, stored: HiddenStates) -> None:
+    first = sha256_folder(build.hidden())
+    again = build.extract(random_rows(ROWS), "again")
+    assert sha256_folder(again) == first
+    assert not again.with_name(".hidden.partial").exists()
+    small = HiddenStates(build.extract(random_rows(ROWS), "small", tokens_per_batch=1, shard_bytes=1024))
+    assert len({row.shard for row in small.index}) == len(ROWS)
+    for number in range(len(ROWS)):
+        torch.testing.assert_close(small[number].aux, stored[number].aux, **CLOSE)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(build: Build, tmp_path: Path) -> None:
+    rows = random_rows([(f"row-{number}", 20, 400) for number in range(80)])
+    settings = {"tokens_per_batch": 420, "shard_bytes": 60_000}
+    whole = sha256_folder(build.extract(rows, "whole", **settings))
+    partial = build.hidden("killed").with_name(".hidden.partial")
+    script = (
+        "import sys; from pathlib import Path; from pipeline.extract import stage; from tests.tiny import extract_settings\n"
+        "b, settings = Path(sys.argv[1]), eval(sys.argv[2])\n"
+        "stage.run(stage.Config(extract=extract_settings(**settings)), accepted=b/'whole/accepted.parquet', verdict=b/'gate.json', record=b/'fingerprint.json',\n"
+        "          model=b/'model', hidden=b/'killed/hidden', stamp=b/'extracted/killed.json')\n"
+    )
+    run = subprocess.Popen([sys.executable, "-c", script, str(build.folder), repr(settings)], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    while run.poll() is None and len(list(partial.glob("shard-*"))) < 3:
+        time.sleep(0.002)
+    os.kill(run.pid, signal.SIGKILL)
+    assert run.wait() == -signal.SIGKILL, run.stderr.read() if run.stderr else ""
+    assert not build.hidden("killed").exists()
+    kept = {path.name: path.stat().st_mtime_ns for path in partial.glob("shard-*")}
+    assert len(kept) >= 3
+    resumed = build.extract(rows, "killed", **settings)
+    assert sha256_folder(resumed) == whole
+    assert {name: (resumed / name).stat().st_mtime_ns for name in kept} == kept  # not computed again
+
+
+@pytest.mark.parametrize("change", ["rows", "settings", "weights"])
+def test_partial_work_for_anything_else_is_not_taken_up(tmp_path: Path, kimi: TargetRecord, change: str) -> None:
+    build = Build(tmp_path, kimi)
+    rows = random_rows(ROWS)
+    done = build.extract(rows)
+    partial = build.hidden("next").with_name(".hidden.partial")
+    partial.mkdir(parents=True)
+    for path in done.glob("shard-*"):
+        (partial / path.name).write_bytes(path.read_bytes())
+    (partial / "key.json").write_text('{"key": "of another build"}')
+    settings = {"layers": [1, 2, 3]} if change == "settings" else {}
+    if change == "weights":
+        save_target(build.model, seed=1)
+    if change == "rows":
+        rows = random_rows(ROWS, seed=1)
+    expected = sha256_folder(build.extract(rows, "fresh", **settings))
+    assert sha256_folder(build.extract(rows, "next", **settings)) == expected
+
+
+def test_weights_of_another_vocabulary_than_the_target_record_are_refused(build: Build, kimi: TargetRecord, tmp_path: Path) -> None:
+    other = Build(tmp_path, kimi)
+    save_target(other.model, vocab_size=301)
+    with pytest.raises(InputError, match=r"vocabulary of 301; .* says 300"):
+        other.extract(random_rows(ROWS))
+
+
+def test_a_folder_without_weights_says_what_it_lacks(tmp_path: Path) -> None:
+    with pytest.raises(AerieError, match=r"neither config.json \(a checkpoint\) nor target.json"):
+        find_source(tmp_path)
+
+
+def test_no_accepted_row_gives_an_empty_index_and_a_stamp_of_zero(build: Build) -> None:
+    assert len(HiddenStates(build.extract([], "empty"))) == 0
+    assert read_json(build.stamps / "empty.json")["rows"] == 0
+
+
+def families() -> dict[str, Any]:
+    import transformers as t
+
+    common: dict[str, Any] = {
+        "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 256, "initializer_range": 0.3,
+    }  # fmt: skip
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
+    vision = t.CLIPVisionConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4, projection_dim=16)
+    text = t.LlamaConfig(**common)
+    return {
+        "dense with windows": (t.MistralForCausalLM, t.MistralConfig(**common, sliding_window=8)),
+        "dense": (t.Qwen3ForCausalLM, t.Qwen3Config(**common, head_dim=8)),
+        "mixture of experts": (t.Qwen3MoeForCausalLM, t.Qwen3MoeConfig(**common, **experts)),
+        "multimodal": (t.LlavaForConditionalGeneration, t.LlavaConfig(vision_config=vision, text_config=text, image_token_index=VOCAB - 1)),
+    }
+
+
+@pytest.mark.parametrize("family", ["dense with windows", "dense", "mixture of experts", "multimodal"])
+def test_each_architecture_gives_the_states_that_transformers_gives(tmp_path: Path, family: str) -> None:
+    kind, config = families()[family]
+    torch.manual_seed(0)
+    kind(config).save_pretrained(tmp_path)
+    target = open_model(tmp_path, dtype="float32", device="cpu")
+    rows = [torch.tensor(row["prompt_ids"] + row["completion_ids"], dtype=torch.int32) for row in random_rows(ROWS, VOCAB - 1)]
+    with torch.inference_mode():
+        expected = [target.model(row.long()[None], output_hidden_states=True).hidden_states for row in rows]
+    packed = can_pack(target)
+    assert packed == (family != "dense with windows")
+    if packed:
+        pack_attention(target)
+    aux, _ = states(target, [2, 3, 4], rows, packed=packed)
+    wanted = torch.cat([torch.cat([hidden[k][0] for k in (2, 3, 4)], -1) for hidden in expected])
+    torch.testing.assert_close(aux, wanted, atol=1e-4, rtol=1e-4)
+    check_teacher(target, [2, 3, 4], rows[0], packed=packed)
+
+
+def test_a_target_whose_logits_are_not_the_head_of_the_normed_state_is_refused(tmp_path: Path) -> None:
+    import transformers as t
+
+    torch.manual_seed(0)
+    config = t.LlamaConfig(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=7, num_attention_heads=4, num_key_value_heads=4)
+    model = t.LlamaForCausalLM(config)
+    model.lm_head.register_forward_hook(lambda _module, _args, out: 30 * torch.tanh(out / 30 * 4))
+    target = Target(model, find_source(save_target(tmp_path)))
+    with pytest.raises(InputError, match="scales or caps its logits"):
+        model.lm_head.register_forward_pre_hook(lambda _module, args: (args[0] * torch.rand_like(args[0]),))
+        check_teacher(target, [2, 3, 4], torch.arange(40), packed=False)
+
+
+def test_settings_have_no_unknown_backend() -> None:
+    with pytest.raises(ValueError, match="backend"):
+        extract_settings(backend="telepathy")

@@ -1,0 +1,26 @@
+"""Runs the stage in a process of its own, so that a test can kill it: `python -m tests.generate.child FOLDER URL CONCURRENCY DATASET [CONFIG]`."""
+
+import json
+import sys
+from pathlib import Path
+
+from pipeline.generate.stage import Config, run
+from pipeline.runner import follow_parent, guarded
+
+
+def main() -> int:
+    folder, url, concurrency, dataset = sys.argv[1:5]
+    changes = json.loads(sys.argv[5]) if len(sys.argv) > 5 else {}
+    build, none = Path(folder) / "build" / dataset, Path(folder) / "none"
+    provider = {"kind": "openrouter", "base_url": url, "model": "m", "concurrency": int(concurrency), **changes.get("provider", {})}
+    sampling = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 100, "seed": 0}
+    section = {"sampling": sampling, "send_tools": False, "dataset_budget": changes.get("budget", {}), "budget": {}, "provider": provider}
+    config = Config.model_validate(section)
+    follow_parent()
+    return guarded(
+        lambda: run(config, prompts=build / "prompts.jsonl", record=none, model=none, responses=build / "responses.jsonl", summary=build / "generate.json")
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""Kills, signals, a second generator, a parent that dies, a full disk: over real processes."""
+
+import dataclasses
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import ArtifactError
+from pipeline.generate import ledger
+from tests.conftest import ROOT
+from tests.generate.chat_server import good
+from tests.generate.conftest import Bench
+
+
+def start(bench: Bench, *, concurrency: int = 8, before: tuple[str, ...] = (), **changes: Any) -> "subprocess.Popen[str]":
+    command = [*before, sys.executable, "-m", "tests.generate.child", str(bench.folder), bench.server.url, str(concurrency), bench.dataset, json.dumps(changes)]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came to pass"
+        time.sleep(0.005)
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments_lose_no_answer_and_book_no_less_than_was_billed(bench: Bench) -> None:
+    bench.server.script = lambda *_: good(delay=0.02 + random.random() * 0.05)
+    bench.write(*map(str, range(80)))
+    chance = random.Random(4)
+    kills = paid_twice_at_most = 0
+    while True:
+        before = len(bench.server.asked)
+        child = start(bench)
+        try:
+            until(lambda: len(bench.server.asked) > before or child.poll() is not None)
+            child.wait(chance.random() * 0.3)
+        except subprocess.TimeoutExpired:
+            paid_twice_at_most += bench.server.in_flight + 8  # in flight, or arrived and on the way to the disk
+            child.kill()
+            kills += 1
+        child.communicate()
+        with ledger.opened(bench.folder / "store", readonly=True) as db:
+            assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            charged = ledger.spending(db, "real").pico / 1e12
+        assert charged >= bench.server.billed - 1e-9
+        if child.returncode == 0:
+            break
+    rows = bench.rows()
+    assert kills >= 3
+    assert all(row["error"] is None for row in rows)
+    assert len(bench.server.asked) - len(rows) <= paid_twice_at_most
+    assert not list(bench.build.glob(".*"))
+
+
+def test_an_answer_that_is_in_the_ledger_is_never_asked_for_again(bench: Bench) -> None:
+    bench.server.script = lambda text, _: good(delay=0 if int(text) < 20 else 60)
+    bench.write(*map(str, range(25)))
+    child = start(bench)
+    until(lambda: sorted(attempt["state"] for attempt in _attempts(bench)) == ["answer"] * 20 + ["sent"] * 5)
+    child.kill()
+    child.communicate()
+    bench.server.script = lambda *_: good()
+    rows = bench.run()
+    assert [row["attempts"] for row in rows] == [1] * 20 + [2] * 5
+    assert bench.summary()["uncertain_requests"] == 5
+
+
+def _attempts(bench: Bench) -> list[dict[str, Any]]:
+    try:
+        return bench.attempts()
+    except ArtifactError:  # the child has not made it yet
+        return []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_drains_and_the_next_run_goes_on(bench: Bench, number: signal.Signals) -> None:
+    bench.server.script = lambda *_: good(delay=0.4)
+    bench.write(*map(str, range(40)))
+    child = start(bench)
+    until(lambda: len(bench.server.asked) >= 8)
+    child.send_signal(number)
+    _, said = child.communicate(timeout=20)
+    assert child.returncode == 130
+    assert "stopping" in said
+    asked = len(bench.server.asked)
+    assert asked < 40
+    assert all(attempt["state"] == "answer" or attempt["kind"] == "unsent" for attempt in bench.attempts())
+    bench.server.script = lambda *_: good()
+    assert all(row["error"] is None for row in bench.run())
+    assert len(bench.server.asked) == 40
+
+
+def test_a_second_signal_aborts_at_once_and_keeps_what_arrived(bench: Bench) -> None:
+    bench.server.script = lambda text, _: good(delay=0 if text == "0" else 60)
+    bench.write(*map(str, range(8)))
+    child = start(bench)
+    until(lambda: len(bench.server.asked) == 8 and any(attempt["state"] == "answer" for attempt in _attempts(bench)))
+    child.send_signal(signal.SIGINT)
+    assert child.stderr is not None
+    while "stopping" not in (line := child.stderr.readline()):
+        assert line
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=10)
+    assert child.returncode == 130
+    bench.server.script = lambda *_: good()
+    rows = bench.run()
+    assert [row["attempts"] for row in rows] == [1] + [2] * 7
+
+
+def test_a_second_generator_waits_for_the_first_or_is_refused(bench: Bench) -> None:
+    release = threading.Event()
+    bench.server.script = lambda *_: dataclasses.replace(good(), hold=release)
+    bench.write("a", "b", "c", "d")
+    first = start(bench, concurrency=1)
+    until(lambda: len(bench.server.asked) >= 1)
+    refused = start(bench, provider={"wait_for_store": False})
+    _, said = refused.communicate(timeout=20)
+    assert refused.returncode == 2
+    assert f'"pid":{first.pid}' in said
+    waiting = start(bench)
+    assert waiting.stderr is not None
+    assert "waiting for the generator" in waiting.stderr.readline()
+    release.set()
+    waiting.communicate(timeout=30)
+    first.communicate()
+    assert (first.returncode, waiting.returncode) == (0, 0)
+    assert len(bench.server.asked) == 4
+
+
+def test_a_generator_whose_parent_is_killed_stops_sending(bench: Bench) -> None:
+    bench.server.script = lambda *_: good(delay=0.2)
+    bench.write(*map(str, range(400)))
+    parent_code = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); input()"
+    command = [sys.executable, "-m", "tests.generate.child", str(bench.folder), bench.server.url, "4", bench.dataset]
+    parent = subprocess.Popen([sys.executable, "-c", parent_code, *command], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    until(lambda: len(bench.server.asked) >= 8)
+    parent.kill()
+    parent.communicate()
+    until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split(")")[1].split()[0])
+    assert len(bench.server.asked) < 100
+    assert all(attempt["state"] in ("answer", "failed") for attempt in bench.attempts())
+
+
+def _can_mount() -> bool:
+    return subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode == 0 if sys.platform == "linux" else False
+
+
+@pytest.mark.skipif(not _can_mount(), reason="a small tmpfs needs a mount namespace, which this system does not allow")
+def test_a_full_disk_is_one_clear_message_and_loses_no_earlier_answer(bench: Bench) -> None:
+    bench.server.script = lambda *_: good("x" * 20_000)
+    bench.write(*map(str, range(300)))
+    small = bench.folder / "small"
+    small.mkdir()
+    script = f'mount -t tmpfs -o size=4m none {small} && AERIE_STORE={small} "$@"; code=$?; cp {small}/ledger.sqlite* {bench.folder}/ ; exit $code'
+    child = start(bench, before=("unshare", "-rm", "sh", "-c", script, "sh"))
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 2
+    assert "disk" in said.splitlines()[-1]
+    assert "Traceback" not in said
+    assert not list(bench.build.glob(".*"))
+    answers = [row["response"]["choices"][0]["message"]["content"] for row in bench.rows() if row["error"] is None]
+    assert 20 < len(answers) < 300
+    assert set(answers) == {"x" * 20_000}
+    with ledger.opened(bench.folder, readonly=True) as db:
+        assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert len(list(ledger.iterate_answers(db))) == len(answers)
+
+
+def test_the_key_is_written_nowhere(bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    key = "sk-or-v1-" + "0123456789abcdef" * 4
+    monkeypatch.setenv("SOME_KEY", key)
+    bench.provider = {"api_key_env": "SOME_KEY"}
+    bench.server.script = lambda text, _: good() if text == "a" else good(delay=0)
+    bench.ask("a", "b")
+    assert bench.server.headers[0]["authorization"] == f"Bearer {key}"
+    found = [path for path in bench.folder.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
+    assert found == []
+    assert key not in "".join(capfd.readouterr())

@@ -1,0 +1,117 @@
+"""Every form that prompts come in, and files that are damaged."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from pipeline.artifacts import sha256_file
+from pipeline.errors import InputError
+from pipeline.prompts.config import PromptsSection
+from pipeline.prompts.stage import Config, run
+
+ROWS = [{"messages": [{"role": "user", "content": f"Line\u2028{number}"}], "id": f"r{number}"} for number in range(5)]
+TEXT = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS).encode()
+
+
+def prepare(source: Path, **section: Any) -> list[dict[str, Any]]:
+    config = Config.model_validate({"prompts": {"path": str(source), **section}, "digest": sha256_file(source)})
+    out = source.parent / "prompts.jsonl"
+    run(config, prompts=out, summary=source.parent / "prompts.json")
+    return [json.loads(line) for line in out.read_text().split("\n") if line]
+
+
+def zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return bytes(sink.getvalue())
+
+
+def write(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(("name", "data"), [("s.jsonl", TEXT), ("s.jsonl.gz", gzip.compress(TEXT)), ("s.jsonl.zst", zstd(TEXT))])
+def test_plain_and_compressed_lines_give_the_same_prompts(tmp_path: Path, name: str, data: bytes) -> None:
+    rows = prepare(write(tmp_path / name, data))
+    assert [(row["id"], row["messages"]) for row in rows] == [(row["id"], row["messages"]) for row in ROWS]
+
+
+@pytest.mark.parametrize(("name", "data"), [("s.jsonl.gz", gzip.compress(TEXT)), ("s.jsonl.zst", zstd(TEXT))])
+@pytest.mark.parametrize("damage", [lambda data: data[:-9], lambda data: b"not compressed at all"])
+def test_a_damaged_compressed_file_is_named(tmp_path: Path, name: str, data: bytes, damage: Any) -> None:
+    with pytest.raises(InputError, match=name.replace(".", r"\.")):
+        prepare(write(tmp_path / name, damage(data)))
+
+
+def test_parquet_rows_with_tools_as_text(tmp_path: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    table = pa.table({"messages": [row["messages"] for row in ROWS], "tools": [json.dumps(tools)] + [None] * 4})
+    pq.write_table(table, tmp_path / "s.parquet")
+    rows = prepare(tmp_path / "s.parquet")
+    assert rows[0]["tools"] == tools
+    assert rows[1]["tools"] is None
+    assert len(rows) == 5
+
+
+def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"s\.parquet: not a whole Parquet file"):
+        prepare(write(tmp_path / "s.parquet", b"PAR1 and no more"))
+
+
+def test_sharegpt_conversations_and_the_answer_that_is_asked_anew(tmp_path: Path) -> None:
+    turns = [{"from": "system", "value": "Be brief."}, {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
+    source = write(tmp_path / "s.jsonl", json.dumps({"conversations": turns}).encode())
+    (row,) = prepare(source, columns={"messages": None, "conversations": "conversations"}, drop_last_answer=True)
+    assert row["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+
+
+def test_a_later_question_keeps_the_earlier_answer(tmp_path: Path) -> None:
+    turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}, {"from": "human", "value": "More"}]
+    source = write(tmp_path / "s.jsonl", json.dumps({"conversations": turns}).encode())
+    (row,) = prepare(source, columns={"messages": None, "conversations": "conversations"}, drop_last_answer=True)
+    assert [message["role"] for message in row["messages"]] == ["user", "assistant", "user"]
+
+
+def test_an_unknown_speaker_is_named(tmp_path: Path) -> None:
+    source = write(tmp_path / "s.jsonl", json.dumps({"conversations": [{"from": "narrator", "value": "x"}]}).encode())
+    with pytest.raises(InputError, match=r"s\.jsonl:1: turn 0 must be"):
+        prepare(source, columns={"messages": None, "conversations": "conversations"})
+
+
+def test_one_column_of_text_and_one_of_instructions(tmp_path: Path) -> None:
+    source = write(tmp_path / "s.jsonl", json.dumps({"question": "Why?", "rules": "Be brief."}).encode())
+    (row,) = prepare(source, columns={"messages": None, "prompt": "question", "system": "rules"})
+    assert row["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+
+
+def test_a_name_that_tells_no_format_is_refused_with_those_known(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"s\.txt: the name does not tell the format; known are \.jsonl"):
+        prepare(write(tmp_path / "s.txt", TEXT))
+
+
+@pytest.mark.parametrize(
+    ("section", "complaint"),
+    [
+        ({"path": "x.jsonl", "columns": {"prompt": "p"}}, "exactly one of messages, conversations and prompt"),
+        ({"path": "x.jsonl", "columns": {"messages": None}}, "exactly one of messages, conversations and prompt"),
+        ({"path": "hf://a/b"}, "a hub dataset needs the commit"),
+        ({"path": "hf://a/b", "revision": "main"}, "a hub dataset needs the commit"),
+    ],
+)
+def test_a_contradictory_section_is_refused(section: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        PromptsSection.model_validate(section)
+
+
+def test_a_hub_dataset_without_the_extra_says_what_to_install(tmp_path: Path) -> None:
+    config = Config.model_validate({"prompts": {"path": "hf://a/b", "revision": "0" * 40}, "digest": None})
+    with pytest.raises(InputError, match=r"pip install 'aerie\[hub\]'|hf://a/b"):
+        run(config, prompts=tmp_path / "p", summary=tmp_path / "s")

@@ -1,0 +1,115 @@
+"""Hidden states on disk: what is damaged or does not belong together is refused, with both sides named."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.artifacts import read_json, write_json
+from pipeline.errors import AerieError, ArtifactError
+from pipeline.schema.hidden import INDEX
+from pipeline.schema.target import TargetRecord
+from pipeline.shards import HiddenStates, dequantize, quantize
+from pipeline.tables import read_rows, write_rows
+from pipeline.tensors import load_tensors, save_tensors
+from tests.tiny import ROWS, Build, random_rows
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, kimi: TargetRecord) -> Path:
+    return Build(tmp_path_factory.mktemp("build"), kimi).extract(random_rows(ROWS))
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(whole, tmp_path / "hidden"))
+
+
+def shard(folder: Path) -> Path:
+    return next(folder.glob("shard-*"))
+
+
+def rewrite_index(folder: Path, change: Any) -> None:
+    rows = list(read_rows(folder / "index.parquet", INDEX))
+    change(rows)
+    write_rows(folder / "index.parquet", INDEX, rows)
+
+
+@pytest.mark.parametrize("lost", [1, 40, 5000])
+def test_a_shard_cut_short_is_refused_and_not_read_as_zeros(folder: Path, lost: int) -> None:
+    data = shard(folder).read_bytes()
+    shard(folder).write_bytes(data[:-lost])
+    with pytest.raises(ArtifactError, match=rf"shard-00000.safetensors: not a whole safetensors file \({len(data) - lost:,} bytes\)"):
+        HiddenStates(folder)
+
+
+def test_an_index_that_reaches_beyond_its_shard_is_refused(folder: Path) -> None:
+    def reach(rows: list[dict[str, Any]]) -> None:
+        last = max(rows, key=lambda row: row["offset"])
+        last["length"] += 1
+
+    rewrite_index(folder, reach)
+    with pytest.raises(ArtifactError, match=r"token_ids has shape \[134\].*need \[135\]"):
+        HiddenStates(folder)
+
+
+def test_an_index_whose_rows_overlap_is_refused(folder: Path) -> None:
+    rewrite_index(folder, lambda rows: rows[0].update(length=rows[0]["length"] + 1))
+    with pytest.raises(ArtifactError, match="row 'middle' begins at 49 of shard-00000.safetensors, the row before it ends at 50"):
+        HiddenStates(folder)
+
+
+def test_rows_whose_ids_differ_from_the_index_are_refused_on_reading(folder: Path) -> None:
+    def swap(rows: list[dict[str, Any]]) -> None:
+        rows[1]["offset"], rows[4]["offset"] = rows[4]["offset"], rows[1]["offset"]  # two rows of one length
+
+    rewrite_index(folder, swap)
+    states = HiddenStates(folder)
+    with pytest.raises(ArtifactError, match="row 'short' at .*: token ids have checksum .*, index.parquet says"):
+        states[1]
+
+
+def test_states_of_another_width_than_the_manifest_says_are_refused(folder: Path) -> None:
+    write_json(folder / "manifest.json", {**read_json(folder / "manifest.json"), "hidden_size": 33})
+    with pytest.raises(ArtifactError, match=r"aux has shape \[134, 96\].*hidden size 33.*need \[134, 99\]"):
+        HiddenStates(folder)
+
+
+def test_fewer_states_than_token_ids_are_refused(folder: Path) -> None:
+    tensors = load_tensors(shard(folder))
+    save_tensors(shard(folder), {**tensors, "aux": tensors["aux"][:-32]})
+    with pytest.raises(ArtifactError, match=r"aux has shape \[102, 96\]"):
+        HiddenStates(folder)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "index.parquet", "shard-00000.safetensors"])
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(AerieError, match=name):
+        HiddenStates(folder)
+
+
+def test_float8_with_a_scale_for_each_token_and_layer_keeps_small_and_large_states(tmp_path: Path) -> None:
+    states = torch.randn(5, 12) * torch.tensor([1e-4, 1e-1, 1.0, 1e3, 1e6])[:, None]
+    states[2] = 0
+    narrow, scales = quantize(states, 3)
+    save_tensors(tmp_path / "t.safetensors", {"n": narrow, "s": scales})
+    back = load_tensors(tmp_path / "t.safetensors")
+    found = dequantize(back["n"], back["s"])
+    largest = states.reshape(5, 3, 4).abs().amax(-1).repeat_interleave(4, -1)
+    assert ((found - states).abs() <= largest * 2**-4).all()
+    assert (found[2] == 0).all()
+
+
+def test_tensors_of_every_kind_come_back_as_they_were_and_equal_tensors_give_equal_bytes(tmp_path: Path) -> None:
+    kinds = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int64, torch.int32, torch.uint8, torch.bool]
+    tensors = {str(kind): torch.arange(6).reshape(2, 3).to(kind) for kind in kinds} | {"empty": torch.zeros(0, 4), "scalar": torch.tensor(3.0)}
+    save_tensors(tmp_path / "a", tensors, {"b": "2", "a": "1"})
+    save_tensors(tmp_path / "b", dict(reversed(tensors.items())), {"a": "1", "b": "2"})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    for name, found in load_tensors(tmp_path / "a").items():
+        assert found.dtype == tensors[name].dtype
+        assert found.shape == tensors[name].shape
+        assert torch.equal(found.float(), tensors[name].float())
