@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from pipeline.answers.answer import Answer, Bill
 from pipeline.answers.assemble import Built, Encoder, assemble
+from pipeline.answers.calls import Context
 from pipeline.answers.habits import SEAMS, WHITE_SPACE, Habits, Spaces
 from pipeline.answers.outcome import Outcome
-from pipeline.answers.readings import Context, Prompted, Reading, readings
+from pipeline.answers.readings import Prompted, Reading, readings
 from pipeline.answers.seams import MAX_EXTRA, Change, describe, variants
 from pipeline.schema.tokens import Evidence
 
