@@ -50,7 +50,7 @@ def first_line(path: Path) -> str:
 
 def top_tree() -> str:
     """Give the README's tree: the top level, and pipeline/ one level deep."""
-    rows = [(name, what) for name, what in TOP.items()]
+    rows = list(TOP.items())
     rows.append(("pipeline/", ""))
     for path in sorted((ROOT / "pipeline").iterdir(), key=lambda path: (path.is_dir(), path.name)):
         if path.suffix == ".py" and path.name != "__init__.py":
