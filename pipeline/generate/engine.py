@@ -18,13 +18,12 @@ from pipeline.generate.gate import Gate
 from pipeline.generate.judge import Outcome, Verdict, judge, judge_lost
 from pipeline.generate.money import Price
 from pipeline.generate.policy import Admission, other_model, other_provider
-from pipeline.generate.request import Ask, Asker
+from pipeline.generate.request import Ask, Asker, Question
 from pipeline.generate.retry import Step, Tries, next_step
 from pipeline.generate.source import Unanswered
 from pipeline.generate.watch import Watch
 from pipeline.generate.writer import Settlement, Writer
 from pipeline.http import Client, Lost
-from pipeline.schema.prompts import Prompt
 
 _PATH = "/chat/completions"
 _ROW_BYTES = 16384
@@ -162,7 +161,7 @@ class Engine:
             self._stop()
             raise
 
-    async def _settle_prompt(self, key: str, prompt: Prompt) -> None:
+    async def _settle_prompt(self, key: str, prompt: Question) -> None:
         """Ask one prompt until it is answered, has failed for good, or the run stops."""
         ask = self._job.asker.ask(prompt, key, self._template, self._job.admission.price)
         tries = Tries()
@@ -255,7 +254,7 @@ class Engine:
         self._watch.pico += outcome.cost_pico or 0
         self._watch.tokens += outcome.completion_tokens or 0
 
-    def _react(self, prompt: Prompt, outcome: Outcome, step: Step) -> None:
+    def _react(self, prompt: Question, outcome: Outcome, step: Step) -> None:
         """Count a failure, and let all the others know what it means for them."""
         watch = self._watch
         self._count_cost(outcome)

@@ -2,16 +2,23 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from pipeline.generate.config import ProviderSection, SamplingSection
 from pipeline.generate.money import Price, most_prompt_tokens
 from pipeline.generate.policy import Admission, admitted_quantizations, provider_block
-from pipeline.schema.prompts import Prompt
 
 _KEY_VERSION = 1
+
+
+class Question(NamedTuple):
+    """A prompt, as `schema.prompts.Prompt` describes it, without the cost of a model for each of a million rows."""
+
+    id: str
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +92,15 @@ class Asker:
             body["plugins"] = [{"id": "context-compression", "enabled": False}]  # it would edit the prompt
         return body | self._sampling.extra
 
-    def content_size(self, prompt: Prompt) -> int:
+    def content_size(self, prompt: Question) -> int:
         """Bytes of a prompt's part of the body: no fewer than its tokens."""
         return len(self._content(prompt))
 
-    def _content(self, prompt: Prompt) -> bytes:
+    def _content(self, prompt: Question) -> bytes:
         content = b'{"messages":' + orjson.dumps(prompt.messages)
         return content + b',"tools":' + orjson.dumps(prompt.tools) if self._send_tools and prompt.tools else content
 
-    def ask(self, prompt: Prompt, key: str, template: bytes, price: Price) -> Ask:
+    def ask(self, prompt: Question, key: str, template: bytes, price: Price) -> Ask:
         """Make the request for a prompt; ``template`` is `template` as JSON."""
         content = self._content(prompt)
         tokens = self.most_tokens

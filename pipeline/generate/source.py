@@ -10,14 +10,13 @@ import orjson
 from pipeline.artifacts import read_lines
 from pipeline.errors import ArtifactError
 from pipeline.generate.ledger import answered
-from pipeline.generate.request import Asker
-from pipeline.schema.prompts import Prompt
+from pipeline.generate.request import Asker, Question
 
 CHUNK = 128
 """Prompts looked up in the ledger at a time."""
 
 
-def read_prompts(path: Path) -> Iterator[Prompt]:
+def read_prompts(path: Path) -> Iterator[Question]:
     """Prompts of a build, in order. The prompts stage has checked them, so this only parses.
 
     Raises:
@@ -27,12 +26,12 @@ def read_prompts(path: Path) -> Iterator[Prompt]:
     for number, line in read_lines(path):
         try:
             row = orjson.loads(line)
-            yield Prompt.model_construct(id=row["id"], messages=row["messages"], tools=row.get("tools"))
+            yield Question(row["id"], row["messages"], row.get("tools"))
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
             raise ArtifactError(f"{path}:{number}: not a prompt ({error}); run `dvc repro` to make the file again") from error
 
 
-def keyed(path: Path, asker: Asker) -> Iterator[list[tuple[str, Prompt]]]:
+def keyed(path: Path, asker: Asker) -> Iterator[list[tuple[str, Question]]]:
     """Prompts with their keys, a chunk at a time, in order."""
     prompts = read_prompts(path)
     while chunk := list(islice(prompts, CHUNK)):
@@ -52,7 +51,7 @@ class Unanswered:
         self._handed: set[str] = set()
         self._finished: set[str] = set()
 
-    def next(self) -> tuple[str, Prompt] | None:
+    def next(self) -> tuple[str, Question] | None:
         """Key and prompt of the next request, or None at the end."""
         for key, prompt in self._rows:
             if key not in self._handed:
@@ -64,7 +63,7 @@ class Unanswered:
         """Take back a key whose outcome is in the ledger. It is forgotten only after the next look-up, which sees the outcome."""
         self._finished.add(key)
 
-    def _iterate(self, path: Path, asker: Asker, db: sqlite3.Connection) -> Iterator[tuple[str, Prompt]]:
+    def _iterate(self, path: Path, asker: Asker, db: sqlite3.Connection) -> Iterator[tuple[str, Question]]:
         for chunk in keyed(path, asker):
             self._handed -= self._finished
             self._finished.clear()
