@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -145,6 +146,21 @@ def compose_tree(name: str, overrides: list[str]) -> tuple[dict[str, Any], dict[
         raise ConfigError(f"{CONF}/ cannot be composed: {error}{cause}") from error
 
 
+def check_grammar(overrides: list[str]) -> None:
+    """Parse each override by itself, since Hydra's own message does not say which one it means.
+
+    Raises:
+        ConfigError: one does not parse.
+
+    """
+    parser = OverridesParser.create()
+    for override in overrides:
+        try:
+            parser.parse_override(override)
+        except HydraException as error:
+            raise ConfigError(f"override {override!r} does not parse: {str(error).splitlines()[0]}") from error
+
+
 def target_section(name: str) -> TargetSection:
     """Section of conf/target/<name>.yaml, alone.
 
@@ -268,6 +284,7 @@ def build_config(params: Params) -> BuildConfig:
     """
     if faults := [fault for path in sorted(CONF.rglob("*.yaml")) for fault in ambiguous_scalars(path)]:
         raise ConfigError("values that Hydra and DVC read differently:\n  " + "\n  ".join(faults))
+    check_grammar(params.overrides)
     names = sorted(params.datasets)
     groups = [f"+dataset@datasets.{name}={name}" for name in names]
     tree, choices = compose_tree("config", [*groups, *params.overrides])

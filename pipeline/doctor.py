@@ -168,9 +168,9 @@ def devices(config: BuildConfig) -> Iterator[Finding]:
 
     for name, device in wanted.items():
         if device.startswith("cuda") and not torch.cuda.is_available():
-            yield Finding("fail", "device", f"{name}.device is {device!r}, and torch {torch.__version__} sees no GPU here")
+            yield Finding("fail", f"device of {name}", f"{name}.device is {device!r}, and torch {torch.__version__} sees no GPU here")
         else:
-            yield Finding("ok", "device", f"{name} on {device}")
+            yield Finding("ok", f"device of {name}", device)
 
 
 def tokenizer(config: BuildConfig) -> Finding:

@@ -1,6 +1,7 @@
 """`python -m pipeline status`: what the build holds, in a few lines, from the small files that git keeps."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from pipeline.artifacts import read_json
 from pipeline.errors import ArtifactError
 
 BUILD = Path("build")
+EVIDENCE = ("ids", "logprobs", "count", "text")
 
 
 def _read(path: Path) -> Any:
@@ -20,16 +22,13 @@ def _read(path: Path) -> Any:
         return {}
 
 
-def _share(part: object, whole: object) -> str:
-    return f"{part}/{whole} ({part / whole:.1%})" if isinstance(part, int) and isinstance(whole, int) and whole else "-"
-
-
 def dataset_line(name: str) -> list[str]:
     """One dataset's cells: rows, accepted, exactness, verdict; a dash where a stage has not run."""
     audit, calibration = (_read(BUILD / name / file) for file in ("audit/summary.json", "calibration.json"))
-    exact = calibration.get("overall", {})
+    evidence = calibration.get("by_evidence", {})
+    exact = " ".join(f"{kind} {found['exact']}/{found['rows']}" for kind in EVIDENCE if (found := evidence.get(kind)))
     verdict = audit.get("gate", {}).get("verdict", "-")
-    return [name, str(audit.get("rows", "-")), str(audit.get("accepted", "-")), _share(exact.get("exact"), exact.get("rows")), verdict]
+    return [name, str(audit.get("rows", "-")), str(audit.get("accepted", "-")), exact or "-", verdict]
 
 
 def main(argv: list[str]) -> None:
@@ -41,8 +40,8 @@ def main(argv: list[str]) -> None:
     """
     argparse.ArgumentParser(prog="python -m pipeline status", description=__doc__).parse_args(argv)
     config = read_json(BUILD / "config.json")
-    console = Console(highlight=False)
-    table = Table("dataset", "rows", "accepted", "rows equal to the true ids", "verdict", title=f"build of {config['target']['name']}")
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
+    table = Table("dataset", "rows", "accepted", "equal to the true ids, by evidence", "verdict", title=f"build of {config['target']['name']}")
     for name in config["names"]:
         table.add_row(*dataset_line(name))
     console.print(table)

@@ -14,13 +14,11 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from pipeline import experiments
 from pipeline.artifacts import to_json, write_json
-from pipeline.compose import PARAMS, Params, read_params
+from pipeline.compose import PARAMS, Params, check_grammar, read_params
 from pipeline.errors import ConfigError
 from pipeline.experiments import Job
 from pipeline.runner import guarded
@@ -101,22 +99,6 @@ def _multirun(config: DictConfig) -> float:
     return float("nan") if found is None else found
 
 
-def check_grammar(arguments: list[str]) -> None:
-    """Parse each override by itself, since Hydra's own message does not say which one it means.
-
-    Raises:
-        ConfigError: one does not parse.
-
-    """
-    parser = OverridesParser.create()
-    for argument in arguments:
-        if not argument.startswith("-"):
-            try:
-                parser.parse_override(argument)
-            except HydraException as error:
-                raise ConfigError(f"override {argument!r} does not parse: {str(error).splitlines()[0]}") from error
-
-
 def folder_of(arguments: list[str]) -> Path:
     """Where a sweep's records lie: the same for the same sweep from the same commit, so that it can be continued."""
     return FOLDER / hashlib.sha256("\0".join([experiments.head(), *arguments]).encode()).hexdigest()[:10]
@@ -131,7 +113,7 @@ def sweep(arguments: list[str]) -> list[Job]:
     """
     if not {"-m", "--multirun"} & set(arguments) or not any("=" in argument for argument in arguments):
         raise ConfigError("usage: python -m pipeline.sweep -m KEY=VALUE,VALUE ... [--json] (Hydra's multirun, with its whole grammar)")
-    check_grammar(arguments)
+    check_grammar([argument for argument in arguments if not argument.startswith("-")])
     folder, params = folder_of(arguments), read_params()
     experiments.refuse_uncommitted()
     for copy in experiments.remove_abandoned():

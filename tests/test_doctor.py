@@ -1,5 +1,6 @@
 """`doctor`: it finds what would stop a build, says what to do, never shows a key, and changes nothing."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,10 @@ def lines(workspace: StandIns, *, code: int) -> dict[str, tuple[str, str]]:
     assert done.returncode == code, done.stdout + done.stderr
     assert workspace.run("git", "status", "--porcelain").stdout == before
     found = {}
-    for line in done.stdout.splitlines():
-        level, _, rest = line.partition(" ")
-        about, colon, said = rest.strip().partition(": ")
-        if colon:
-            found[about] = (level, said)
+    for part in re.split(r"^(?=ok|warn|fail)", done.stdout, flags=re.MULTILINE):
+        level, _, rest = part.partition(" ")
+        about, _, said = rest.strip().partition(": ")
+        found[about] = (level, said)
     return found
 
 
@@ -63,7 +63,7 @@ def test_a_built_clone_is_healthy_and_what_it_lacks_is_named(workspace: StandIns
     [
         ("conf/train/default.yaml", "algorithm: eagle3", "algorithm: eagle9", "config", "train.algorithm"),
         ("conf/target/kimi_k25.yaml", '"<|im_end|>": 163586', '"<|im_end|>": 163533', "tokenizer", "chas"),
-        ("conf/train/default.yaml", "device: cpu", "device: cuda", "device", "sees no GPU here"),
+        ("conf/train/default.yaml", "device: cpu", "device: cuda", "device of train", "sees no GPU here"),
         ("params.yaml", "overrides: []", "overrides: [provider=openrouter]", "key", "OPENROUTER_API_KEY is not set"),
         ("dvc.lock", "schema: '2.0'", "schema: [", "dvc.lock", "not YAML"),
     ],

@@ -107,7 +107,7 @@ def test_a_stage_that_both_branches_changed_is_built_for_the_merged_config(stand
     workspace = standin_build.copy(tmp_path / "w")
     set_up_drivers(workspace)
     branch(workspace, "one", ("conf/dataset/code.yaml", "temperature: 0.8", "temperature: 0.9"))
-    branch(workspace, "two", ("conf/dataset/code.yaml", "usd: 0.5", "usd: 0.6"))
+    branch(workspace, "two", ("conf/dataset/code.yaml", "usd: 5", "usd: 6"))
     workspace.runs()
     workspace.run("git", "merge", "-m", "both", "one")
     said = workspace.python("verify", check=False)

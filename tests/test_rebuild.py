@@ -7,6 +7,7 @@ modules come from Python's own record of what each stage loads.
 
 import ast
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,17 +82,24 @@ def swap(old: str, new: str) -> Callable[[str], str]:
     return change
 
 
+def sections(text: str) -> list[str]:
+    """Top-level entries of a YAML file."""
+    return [part for part in re.split(r"^(?=\w)", text, flags=re.MULTILINE) if part.strip()]
+
+
 EDITS = [
     # one dataset's own keys
     ("conf/dataset/code.yaml", swap("temperature: 0.", "temperature: 1."), "generate@code"),
     ("conf/dataset/code.yaml", swap("top_p: 1.0", "top_p: 0.9"), "generate@code"),
     ("conf/dataset/code.yaml", swap("max_tokens: 1", "max_tokens: 2"), "generate@code"),
-    ("conf/dataset/code.yaml", swap("usd: 0.", "usd: 1."), "generate@code"),
+    ("conf/dataset/code.yaml", swap("usd: ", "usd: 9"), "generate@code"),
     ("conf/dataset/code.yaml", swap("limit: null", "limit: 7"), "prompts@code"),
     ("conf/dataset/code.yaml", swap("send_tools: false", "send_tools: true"), "generate@code reconstruct@code"),
     ("conf/dataset/code.yaml", swap("reasoning: required", "reasoning: optional"), "audit@code"),
     ("conf/dataset/code.yaml", lambda text: text + "audit: {gate: {min_accepted: 3}}\n", "audit@code"),
     ("conf/dataset/code.yaml", lambda text: "# a comment\n" + text + "\n\n", ""),
+    ("conf/dataset/code.yaml", lambda text: text.replace(": ", ":    "), ""),
+    ("conf/dataset/code.yaml", lambda text: "".join(reversed(sections(text))), ""),
     ("conf/dataset/tools.yaml", swap("temperature: 0.", "temperature: 1."), "generate@tools"),
     # what all datasets share
     ("conf/config.yaml", swap("usd: ", "usd: 9"), "generate"),
@@ -112,6 +120,10 @@ EDITS = [
     ("conf/provider/openrouter.yaml", swap("concurrency: 2000", "concurrency: 1000"), ""),
     # prompt files
     ("data/code.jsonl", lambda text: text + '{"id":"new","messages":[{"role":"user","content":"hi"}]}\n', "prompts@code"),
+    ("data/code.jsonl", lambda text: text.split("\n", 1)[1], "prompts@code"),
+    ("data/code.jsonl", lambda text: "".join(reversed(text.splitlines(keepends=True))), "prompts@code"),
+    ("data/code.jsonl", swap('"content":', '"content": '), "prompts@code"),
+    ("data/tools.jsonl", lambda text: text + "\n", "prompts@tools"),
     ("data/heldout.jsonl", lambda text: text + '{"id":"new","dataset":"code","messages":[{"role":"user","content":"hi"}]}\n', "evaluate"),
     # params.yaml
     ("params.yaml", swap("overrides: []", "overrides: [train.lr=0.5]"), "train"),

@@ -23,7 +23,7 @@ from pipeline.embedded.providers import MODEL, PROVIDERS
 from pipeline.errors import ProviderError
 from pipeline.tokens import Tokenizer
 from tests.conftest import ROOT
-from tests.embedded.conftest import StandIn
+from tests.stand_in import StandIn
 
 pytestmark = pytest.mark.slow
 TOOL = {

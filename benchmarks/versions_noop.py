@@ -1,0 +1,123 @@
+"""What a build with nothing to do costs: `dvc repro` and `verify` with 3 and with 50 datasets, and where the time goes.
+
+The outputs are small stand-in files with a dvc.lock that fits them, since only the bookkeeping is measured.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import save
+from pipeline.lockfile import file_digest, folder_digest
+from pipeline.mergelock import render
+from pipeline.staleness import CODE, CONFIG, instances
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(root: Path, *command: str) -> tuple[float, str]:
+    """Run a command; seconds, and what it said."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "DVC_"))}
+    begin = time.monotonic()
+    environment = {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"}
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: {done.stdout}{done.stderr}")
+    return time.monotonic() - begin, done.stdout + done.stderr
+
+
+def repository(root: Path, datasets: int) -> list[str]:
+    """Copy this repository with so many datasets, composed."""
+    for name in ("conf", "data", "pipeline", "params.yaml", "dvc.yaml", "requirements.lock", ".dvc/config", ".dvcignore", ".gitignore"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, root / name)
+    names = [f"set{n:02}" for n in range(datasets)]
+    for name in names:
+        shutil.copy(root / "conf/dataset/code.yaml", root / f"conf/dataset/{name}.yaml")
+    listed = "".join(f"- {name}\n" for name in names)
+    (root / "params.yaml").write_text(f"datasets:\n{listed}overrides: []\n")
+    run(root, "git", "init", "-q")
+    run(root, sys.executable, "-m", "pipeline", "compose")
+    return names
+
+
+def item(root: Path, path: str) -> dict[str, Any]:
+    """A file or folder as dvc.lock speaks of it."""
+    found = root / path
+    if found.is_file():
+        return {"path": path, "hash": "md5", "md5": file_digest(found.read_bytes()), "size": found.stat().st_size}
+    files = {file.relative_to(found).as_posix(): file for file in sorted(found.rglob("*")) if file.is_file()}
+    digest = folder_digest({name: file_digest(file.read_bytes()) for name, file in files.items()})
+    return {"path": path, "hash": "md5", "md5": digest, "size": sum(file.stat().st_size for file in files.values()), "nfiles": len(files)}
+
+
+def pretend(root: Path, names: list[str]) -> None:
+    """Write every output, and a dvc.lock that says that the build made them."""
+    config, code = (json.loads((root / path).read_text()) for path in (CONFIG, CODE))
+    known = list(instances(names))
+    for _, stage, name in known:
+        for template in stage.writes.values():
+            path = root / template.format(d=name)
+            path = path if path.suffix else path / "file"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(path.relative_to(root).as_posix()))
+    entries: dict[str, Any] = {}
+    for label, stage, name in known:
+        keys = sorted(template.format(d=name) for template in stage.keys.values())
+        params: dict[str, Any] = {CODE: {stage.name: code[stage.name]}}
+        if keys:
+            params[CONFIG] = {key: _at(config, key) for key in keys}
+        reads = sorted({template.format(d=name) for template in stage.reads.values() if "{each}" not in template})
+        writes = sorted(template.format(d=name) for template in stage.writes.values())
+        entries[label] = {
+            "cmd": f"python -m pipeline {stage.name}" + (f" {name}" if name else ""),
+            "deps": [item(root, path) for path in reads],
+            "params": params,
+            "outs": [item(root, path) for path in writes],
+        }
+    (root / "dvc.lock").write_bytes(render(entries))
+
+
+def _at(document: Any, path: str) -> Any:
+    for part in path.split("."):
+        document = document[part]
+    return document
+
+
+def measure(datasets: int) -> dict[str, Any]:
+    """Time the commands on a repository with so many datasets."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        pretend(root, repository(root, datasets))
+        run(root, "dvc", "repro", "-q")  # compose runs once; DVC remembers the files' digests
+        found: dict[str, Any] = {"dvc.lock lines": (root / "dvc.lock").read_text().count("\n")}
+        for name, command in (
+            ("dvc repro", ("dvc", "repro")),
+            ("dvc stage list (reading dvc.yaml)", ("dvc", "stage", "list", "--name-only")),
+            ("verify", (sys.executable, "-m", "pipeline", "verify")),
+            ("compose", (sys.executable, "-m", "pipeline", "compose")),
+        ):
+            times = []
+            for _ in range(3):
+                seconds, said = run(root, *command)
+                times.append(round(seconds, 2))
+            found[name] = times
+            if name == "dvc repro":
+                assert "Running stage" not in said, said
+        return found
+
+
+def main() -> None:
+    """Measure 3 and 50 datasets."""
+    save("versions_noop", {f"{datasets} datasets": measure(datasets) for datasets in (3, 50)})
+
+
+if __name__ == "__main__":
+    main()
