@@ -117,7 +117,7 @@ def test_drafts_of_a_batch_are_those_of_each_conversation_alone(target: Target, 
 
 
 def test_a_difference_from_plain_decoding_is_an_error_that_shows_both_tokens(target: Target) -> None:
-    bench = Bench(target, Choices(target.head.weight), LAYER_IDS, EvaluateSection(path="x", draft_tokens=4, max_new_tokens=4), END)
+    bench = Bench(target, LAYER_IDS, EvaluateSection(path="x", draft_tokens=4, max_new_tokens=4), END)
     with pytest.raises(EvaluationError, match=r"prompt 0 with oracle: speculative decoding wrote \[\d+\] at token 2, plain greedy decoding \[999\]"):
         answers = bench.plain([Question("d", [1, 2, 3])])
         bench.drafted("oracle", [Question("d", [1, 2, 3])], [[*answers[0][:2], 999]], lambda _batch: Oracle(answers))
@@ -125,7 +125,7 @@ def test_a_difference_from_plain_decoding_is_an_error_that_shows_both_tokens(tar
 
 def test_the_offline_estimate_equals_what_drafting_from_every_position_accepts(target: Target, prompts: list[list[int]], drafter: Drafter) -> None:
     """Teacher-forced steps are exact for greedy text: count real chains from each start."""
-    bench = Bench(target, Choices(target.head.weight), LAYER_IDS, EvaluateSection(path="x", draft_tokens=3, max_new_tokens=MOST), END)
+    bench = Bench(target, LAYER_IDS, EvaluateSection(path="x", draft_tokens=3, max_new_tokens=MOST), END)
     questions = [Question("d", prompt) for prompt in prompts]
     answers = bench.plain(questions)
     found = bench.offline(drafter, questions, answers)
