@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from pipeline.eagle3.chain import visible
-from pipeline.eagle3.losses import full_argmax
+from pipeline.eagle3.choices import Choices
 from pipeline.models import Target, capturing
 
 
@@ -23,10 +23,10 @@ class Verdict:
 class Decoder:
     """One batch of conversations in the target."""
 
-    def __init__(self, target: Target, layer_ids: list[int], batch: int) -> None:
+    def __init__(self, target: Target, choices: Choices, layer_ids: list[int], batch: int) -> None:
         from transformers import DynamicCache
 
-        self._target, self._layer_ids = target, layer_ids
+        self._target, self._choices, self._layer_ids = target, choices, layer_ids
         self._cache: Any = DynamicCache(config=target.config)
         self._valid = torch.zeros(batch, 0, dtype=torch.bool, device=target.device)
 
@@ -37,8 +37,7 @@ class Decoder:
         caught = self._forward(token_ids, positions, valid)
         last = caught[target.num_layers]
         choices = torch.zeros_like(token_ids)
-        normed = target.norm(last[valid.to(last.device)]).to(target.head.weight.device)
-        choices[valid] = full_argmax(normed, target.head.weight).to(token_ids.device)
+        choices[valid] = self._choices.of(target.norm(last[valid.to(last.device)])).to(token_ids.device)
         return Verdict(choices, self._aux(caught))
 
     @torch.inference_mode()
@@ -76,9 +75,9 @@ def padded(prompts: list[list[int]], device: torch.device) -> tuple[torch.Tensor
     return ids.to(device), positions.to(device), (positions < lengths[:, None]).to(device)
 
 
-def greedy(target: Target, layer_ids: list[int], prompts: list[list[int]], end: int, most: int) -> list[list[int]]:
+def greedy(target: Target, choices: Choices, layer_ids: list[int], prompts: list[list[int]], end: int, most: int) -> list[list[int]]:
     """Decode plainly: the likeliest token after each prompt, up to and including ``end`` or ``most`` of them."""
-    decoder = Decoder(target, layer_ids, len(prompts))
+    decoder = Decoder(target, choices, layer_ids, len(prompts))
     ids, positions, valid = padded(prompts, target.device)
     lengths = valid.sum(1)
     token = decoder.read(ids, positions, valid).choices[torch.arange(len(prompts)), lengths - 1]

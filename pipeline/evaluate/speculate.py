@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from pipeline.eagle3.choices import Choices
 from pipeline.evaluate.decoder import Decoder, padded
 from pipeline.evaluate.proposers import News, Proposer
 from pipeline.models import Target
@@ -68,9 +69,11 @@ class Conversation:
         return self.written[-1] != end and len(self.written) < most
 
 
-def speculate(target: Target, layer_ids: list[int], proposer: Proposer, prompts: list[list[int]], end: int, most: int, drafts: int) -> list[Conversation]:
+def speculate(
+    target: Target, choices: Choices, layer_ids: list[int], proposer: Proposer, prompts: list[list[int]], end: int, most: int, drafts: int
+) -> list[Conversation]:
     """Decode greedily with drafts; the answers are the target's own, whatever the drafter says."""
-    decoder = Decoder(target, layer_ids, len(prompts))
+    decoder = Decoder(target, choices, layer_ids, len(prompts))
     ids, positions, valid = padded(prompts, target.device)
     read = decoder.read(ids, positions, valid)
     lengths = valid.sum(1)

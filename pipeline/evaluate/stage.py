@@ -9,6 +9,7 @@ import torch
 
 from pipeline.artifacts import read_jsonl, read_model, sha256_file, write_json
 from pipeline.eagle3.checkpoint import load_drafter
+from pipeline.eagle3.choices import Choices
 from pipeline.eagle3.drafter import Drafter, initialize
 from pipeline.eagle3.estimate import Estimate, Judged, estimate
 from pipeline.eagle3.unroll import Pack
@@ -97,6 +98,7 @@ class Bench:
 
     def __init__(self, target: Target, layer_ids: list[int], settings: EvaluateSection, end: int) -> None:
         self.target, self.layer_ids, self.settings, self.end = target, layer_ids, settings, end
+        self.choices = Choices(target.head.weight)
         self.diverged = 0
 
     def _batches(self, count: int) -> list[range]:
@@ -106,7 +108,7 @@ class Bench:
         """Answers of plain greedy decoding."""
         begin, answers = time.monotonic(), []
         for batch in self._batches(len(questions)):
-            answers += greedy(self.target, self.layer_ids, [questions[n].prompt for n in batch], self.end, self.settings.max_new_tokens)
+            answers += greedy(self.target, self.choices, self.layer_ids, [questions[n].prompt for n in batch], self.end, self.settings.max_new_tokens)
         _show("plain greedy", sum(map(len, answers)), time.monotonic() - begin)
         return answers
 
@@ -121,7 +123,7 @@ class Bench:
         for batch in self._batches(len(questions)):
             proposer: Proposer = make(batch)
             prompts = [questions[n].prompt for n in batch]
-            talks += speculate(self.target, self.layer_ids, proposer, prompts, self.end, self.settings.max_new_tokens, self.settings.draft_tokens)
+            talks += speculate(self.target, self.choices, self.layer_ids, proposer, prompts, self.end, self.settings.max_new_tokens, self.settings.draft_tokens)
         _show(name, sum(len(talk.written) for talk in talks), time.monotonic() - begin)
         for number, (talk, answer) in enumerate(zip(talks, answers, strict=True)):
             self._compare(name, number, talk.written, answer)
@@ -144,7 +146,7 @@ class Bench:
         for number, answer in enumerate(answers):
             prompt = questions[number].prompt
             ids, positions, valid = padded([prompt + answer], self.target.device)
-            aux = Decoder(self.target, self.layer_ids, 1).states(ids, positions, valid)[0].cpu()
+            aux = Decoder(self.target, self.choices, self.layer_ids, 1).states(ids, positions, valid)[0].cpu()
             tokens = ids[0].cpu()
             place = torch.arange(len(tokens))
             mask = (place >= len(prompt)) & (place < len(tokens) - 1)  # what follows the last token is unknown

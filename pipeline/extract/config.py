@@ -19,7 +19,7 @@ class ExtractSection(Section):
     compute_dtype: Literal["bfloat16", "float16", "float32"] = "float32"
     """Of the forward pass."""
     device: str = "cpu"
-    """A torch device, or auto: spread the model over all GPUs."""
+    """A torch device, or auto: spread the model over all GPUs (transformers needs the package accelerate for it)."""
     threads: int | None = Field(2, ge=1)
     """CPU threads; fixed, so that the same machine gives the same bits. Null takes torch's default."""
     max_length: int = Field(ge=2)

@@ -10,10 +10,10 @@ import torch
 
 from pipeline.artifacts import read_model, to_json, write_text
 from pipeline.eagle3.checkpoint import save_drafter
+from pipeline.eagle3.choices import Choices
 from pipeline.eagle3.config import DrafterConfig
 from pipeline.eagle3.drafter import Drafter, initialize
 from pipeline.eagle3.estimate import Judged, estimate
-from pipeline.eagle3.losses import full_argmax
 from pipeline.eagle3.unroll import pack_rows
 from pipeline.eagle3.vocabulary import choose_vocabulary
 from pipeline.errors import ArtifactError
@@ -124,11 +124,12 @@ def _end_epoch(learner: Learner, judged: list[Judged], progress: Progress, where
 def judge(corpus: Corpus, ends: Ends, settings: TrainSection) -> list[Judged]:
     """Held-out packs with the target's own choices over its whole vocabulary."""
     judged = []
+    choose = Choices(ends.head)
     for refs in pack(corpus.heldout, settings.tokens_per_batch):
         laid = pack_rows(corpus.read(refs))
         choices = torch.zeros(len(laid.token_ids), dtype=torch.int64)
         hidden = ends.teacher_hidden(laid.last[laid.loss_mask].to(ends.head.device, ends.head.dtype))
-        choices[laid.loss_mask] = full_argmax(hidden, ends.head).cpu()
+        choices[laid.loss_mask] = choose.of(hidden).cpu()
         judged.append(Judged(laid, choices))
     return judged
 

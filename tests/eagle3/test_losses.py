@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from pipeline.eagle3 import losses
+from pipeline.eagle3.choices import Choices
 from pipeline.eagle3.losses import LossKind, Teacher, full_argmax, full_logsumexp, head_loss
 
 ROWS, WIDTH, DRAFT, VOCAB = 37, 16, 20, 70
@@ -56,3 +57,14 @@ def test_slices_of_the_vocabulary_give_the_whole_vocabularys_choice_and_sum(monk
     assert torch.equal(full_argmax(teacher, target_head, rows=10), logits.argmax(-1))
     torch.testing.assert_close(full_logsumexp(teacher, target_head), torch.logsumexp(logits, -1))
     assert full_argmax(teacher[:0], target_head).shape == (0,)
+
+
+@pytest.mark.parametrize("shared", [[], [0, 1, 5], list(range(10, 70)), list(range(60))])
+def test_rows_that_many_ids_share_are_scored_once_without_changing_a_choice(shared: list[int]) -> None:
+    _, _, teacher, target_head = draw()
+    target_head[shared] = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
+    choices = Choices(target_head)
+    assert (choices.ids is None) == (len(shared) < 9)
+    if choices.ids is not None:
+        assert len(choices.ids) == VOCAB - len(shared) + 1
+    assert torch.equal(choices.of(teacher), (teacher @ target_head.T).argmax(-1))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.eagle3.chain import visible
+from pipeline.eagle3.choices import Choices
 from pipeline.eagle3.drafter import Drafter, initialize
 from pipeline.eagle3.estimate import Judged, estimate
 from pipeline.eagle3.unroll import Pack
@@ -59,18 +60,18 @@ def reference(target: Target, prompt: list[int]) -> list[int]:
 
 
 def test_plain_decoding_in_batches_with_a_cache_writes_what_the_model_says_without_one(target: Target, prompts: list[list[int]]) -> None:
-    assert greedy(target, LAYER_IDS, prompts, END, MOST) == [reference(target, prompt) for prompt in prompts]
+    assert greedy(target, Choices(target.head.weight), LAYER_IDS, prompts, END, MOST) == [reference(target, prompt) for prompt in prompts]
 
 
 @pytest.mark.parametrize("drafts", [1, DRAFTS, 7])
 def test_the_output_is_the_targets_own_whatever_the_drafter_says(target: Target, prompts: list[list[int]], drafter: Drafter, drafts: int) -> None:
-    talks = speculate(target, LAYER_IDS, ChainProposer(drafter), prompts, END, MOST, drafts)
+    talks = speculate(target, Choices(target.head.weight), LAYER_IDS, ChainProposer(drafter), prompts, END, MOST, drafts)
     assert [talk.written for talk in talks] == [reference(target, prompt) for prompt in prompts]
 
 
 def test_an_oracle_reaches_the_most_there_is_and_a_useless_drafter_gets_one(target: Target, prompts: list[list[int]]) -> None:
-    answers = greedy(target, LAYER_IDS, prompts, END, MOST)
-    talks = speculate(target, LAYER_IDS, Oracle(answers), prompts, END, MOST, DRAFTS)
+    answers = greedy(target, Choices(target.head.weight), LAYER_IDS, prompts, END, MOST)
+    talks = speculate(target, Choices(target.head.weight), LAYER_IDS, Oracle(answers), prompts, END, MOST, DRAFTS)
     assert [talk.written for talk in talks] == answers
     total = Counts()
     for talk in talks:
@@ -78,7 +79,7 @@ def test_an_oracle_reaches_the_most_there_is_and_a_useless_drafter_gets_one(targ
     assert total.acceptance_length == DRAFTS + 1
     assert total.per_position == [1.0] * DRAFTS
     never = [[(token + 1) % VOCAB for token in answer] for answer in answers]
-    talks = speculate(target, LAYER_IDS, Oracle(never), prompts, END, MOST, DRAFTS)
+    talks = speculate(target, Choices(target.head.weight), LAYER_IDS, Oracle(never), prompts, END, MOST, DRAFTS)
     assert [talk.written for talk in talks] == answers
     assert all(talk.counts.acceptance_length == 1 and talk.counts.rounds == len(answer) - 1 for talk, answer in zip(talks, answers, strict=True))
 
@@ -102,16 +103,16 @@ class Half:
 
 
 def test_rejected_tokens_leave_no_trace_in_the_targets_cache(target: Target, prompts: list[list[int]]) -> None:
-    answers = greedy(target, LAYER_IDS, prompts, END, MOST)
-    talks = speculate(target, LAYER_IDS, Half(answers), prompts, END, MOST, DRAFTS)
+    answers = greedy(target, Choices(target.head.weight), LAYER_IDS, prompts, END, MOST)
+    talks = speculate(target, Choices(target.head.weight), LAYER_IDS, Half(answers), prompts, END, MOST, DRAFTS)
     assert [talk.written for talk in talks] == answers
     assert len({talk.counts.rounds for talk in talks}) > 1
 
 
 def test_drafts_of_a_batch_are_those_of_each_conversation_alone(target: Target, prompts: list[list[int]], drafter: Drafter) -> None:
-    together = speculate(target, LAYER_IDS, ChainProposer(drafter), prompts, END, MOST, DRAFTS)
+    together = speculate(target, Choices(target.head.weight), LAYER_IDS, ChainProposer(drafter), prompts, END, MOST, DRAFTS)
     for prompt, talk in zip(prompts, together, strict=True):
-        (alone,) = speculate(target, LAYER_IDS, ChainProposer(drafter), [prompt], END, MOST, DRAFTS)
+        (alone,) = speculate(target, Choices(target.head.weight), LAYER_IDS, ChainProposer(drafter), [prompt], END, MOST, DRAFTS)
         assert alone.counts == talk.counts
 
 
@@ -131,7 +132,7 @@ def test_the_offline_estimate_equals_what_drafting_from_every_position_accepts(t
     starts, accepted = [0] * 3, [0] * 3
     for prompt, answer in zip(prompts, answers, strict=True):
         ids, positions, valid = padded([prompt + answer], target.device)
-        aux = Decoder(target, LAYER_IDS, 1).read(ids, positions, valid).aux
+        aux = Decoder(target, Choices(target.head.weight), LAYER_IDS, 1).read(ids, positions, valid).aux
         for start in range(len(prompt), len(prompt) + len(answer) - 1):
             proposer = ChainProposer(drafter)
             news = News(aux[:, :start], ids[:, 1 : start + 1], positions[:, :start], valid[:, :start])
