@@ -1,6 +1,6 @@
 """Randomized runs against a budget: prices, lengths, failures, concurrency, several runs on one ledger. The server's own account decides.
 
-    python -m benchmarks.generate_budget [--runs 500] [--seed 0]
+python -m benchmarks.generate_budget [--runs 500] [--seed 0]
 """
 
 import argparse
@@ -50,7 +50,9 @@ class Scene:
         if chance.random() >= self.failing:
             self.billed_tokens += tokens
             return Answer(body=body, billed=cost, delay=chance.random() * 0.01)
-        free, billed = chance.choice([(error(429), 0), (error(503), 0), (error(400), 0), (Answer(drop=True), 1), (Answer(body=body, cut=30), 1), (Answer(500, body=b"{}"), 1)])
+        free, billed = chance.choice(
+            [(error(429), 0), (error(503), 0), (error(400), 0), (Answer(drop=True), 1), (Answer(body=body, cut=30), 1), (Answer(500, body=b"{}"), 1)]
+        )
         self.billed_tokens += tokens * billed
         free.billed = cost * billed
         return free
@@ -71,7 +73,9 @@ class Scene:
         os.environ["AERIE_STORE"] = str(self.folder / "store")
         with ChatServer(self.script, endpoints=self.endpoints()) as server:
             for turn in range(self.chance.randint(1, 3)):
-                rows = [{"id": f"{turn}-{number}", "messages": [{"role": "user", "content": f"{turn} {number}"}]} for number in range(self.chance.randint(1, 40))]
+                rows = [
+                    {"id": f"{turn}-{number}", "messages": [{"role": "user", "content": f"{turn} {number}"}]} for number in range(self.chance.randint(1, 40))
+                ]
                 (build / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
                 with contextlib.suppress(AerieError), contextlib.redirect_stderr(io.StringIO()):
                     config = self.config(server.url)
@@ -95,7 +99,11 @@ def main() -> None:
     options = parser.parse_args()
     found = [play(options.seed * 1_000_000 + number) for number in range(options.runs)]
     shares = sorted(one["share"] for one in found if one["share"] is not None)
-    figures = {"budget_passed": sum(one["passed"] for one in found), "requests": sum(one["requests"] for one in found), "highest_share_of_a_dollar_cap": shares[-1]}
+    figures = {
+        "budget_passed": sum(one["passed"] for one in found),
+        "requests": sum(one["requests"] for one in found),
+        "highest_share_of_a_dollar_cap": shares[-1],
+    }
     save("generate_budget", {"runs": options.runs, "seed": options.seed, **figures})
 
 

@@ -64,8 +64,17 @@ def main() -> None:
                 known = keys
         requests = len(ledger.read_text().splitlines())
         rows = len((stage.build / "responses.jsonl").read_bytes().splitlines())
-    figures = {"kills": kills, "lost_answers": lost, "damaged_ledgers": damaged, "account_below_the_servers": below, "prompts": options.kills * options.in_flight}
-    save("generate_kills", {**figures, "rows": rows, "requests": requests, "sent_again": requests - len(known), "uncertain_requests": uncertain, "in_flight": options.in_flight})
+    figures = {
+        "kills": kills,
+        "lost_answers": lost,
+        "damaged_ledgers": damaged,
+        "account_below_the_servers": below,
+        "prompts": options.kills * options.in_flight,
+    }
+    save(
+        "generate_kills",
+        {**figures, "rows": rows, "requests": requests, "sent_again": requests - len(known), "uncertain_requests": uncertain, "in_flight": options.in_flight},
+    )
 
 
 def _maybe_kill(child: "subprocess.Popen[bytes]", ledger: Path, chance: random.Random) -> int:

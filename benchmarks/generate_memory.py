@@ -1,4 +1,4 @@
-"""Memory at 2,000 in flight with 20 KB answers, for 10,000 and 100,000 prompts; then a restart and a rerun over the 100,000 done rows.
+"""Memory at 2,000 in flight with 20 KB answers, for 10,000 and 100,000 prompts.
 
     python -m benchmarks.generate_memory [--small 10000] [--large 100000] [--in-flight 2000] [--size 20000]
 
@@ -29,14 +29,13 @@ def one(folder: str, url: str, in_flight: str, prompts: str) -> None:
 
 
 def measure(folder: str, url: str, in_flight: int, prompts: int) -> dict[str, float]:
-    """Run the stage in a process of its own; `seconds` counts its start as well, and `began` is the time until the server is asked."""
+    """Run the stage in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.generate_memory", "--one", folder, url, str(in_flight), str(prompts)]
-    started = time.time()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(done.stderr)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return {**found, "seconds": time.time() - started, "began": started}
+    return found
 
 
 def main() -> None:
@@ -51,25 +50,12 @@ def main() -> None:
     if options.one:
         one(*options.one)
         return
-    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second, tempfile.TemporaryDirectory() as logs:
-        ledger = Path(logs) / "times"
-        with running(delay=0.5, spread=0.5, size=options.size) as url:
-            small = measure(first, url, options.in_flight, options.small)
-            large = measure(second, url, options.in_flight, options.large)
-            rerun = measure(second, url, options.in_flight, options.large)
-        with running(delay=0.0, size=options.size, ledger=ledger) as url:
-            restart = measure(second, url, options.in_flight, options.large + 10)
-        first_request = float(ledger.read_text().split("\n")[0].split()[2])
-    figures = {
-        "rss_mib_small": small["rss_mib"],
-        "rss_mib_large": large["rss_mib"],
-        "growth_mib": large["rss_mib"] - small["rss_mib"],
-        "rerun_with_nothing_to_do_seconds": rerun["stage_seconds"],
-        "rerun_process_seconds": rerun["seconds"],
-        "restart_to_first_request_seconds": first_request - restart["began"],
-        "large_seconds": large["seconds"],
-    }
-    save("generate_memory", {"small": options.small, "large": options.large, "in_flight": options.in_flight, "answer_bytes": options.size, **figures})
+    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second, running(delay=0.5, spread=0.5, size=options.size) as url:
+        small = measure(first, url, options.in_flight, options.small)
+        large = measure(second, url, options.in_flight, options.large)
+    figures = {"rss_mib_small": small["rss_mib"], "rss_mib_large": large["rss_mib"], "growth_mib": large["rss_mib"] - small["rss_mib"]}
+    times = {"small_seconds": small["stage_seconds"], "large_seconds": large["stage_seconds"]}
+    save("generate_memory", {"small": options.small, "large": options.large, "in_flight": options.in_flight, "answer_bytes": options.size, **figures, **times})
 
 
 if __name__ == "__main__":

@@ -40,7 +40,6 @@ class Habits:
     delay: float
     spread: float
     size: int
-    ledger: str | None
 
 
 def answer(habits: Habits) -> bytes:
@@ -70,9 +69,11 @@ class Chat(asyncio.Protocol):
         self._transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the way to answer."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        """Read one request, and answer it after the delay."""
         self._held += data
         head, mark, rest = self._held.partition(b"\r\n\r\n")
         if not mark:
@@ -102,16 +103,14 @@ def response(body: bytes) -> bytes:
     return f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
-async def serve(habits: Habits) -> None:
+async def serve(habits: Habits, ledger: IO[str] | None) -> None:
     """Answer until standard input closes."""
     loop = asyncio.get_running_loop()
     whole = response(answer(habits))
     listing = response(json.dumps({"data": {"id": "m", "endpoints": [ENDPOINT]}}).encode())
-    with contextlib.ExitStack() as stack:
-        ledger = stack.enter_context(open(habits.ledger, "a")) if habits.ledger else None
-        server = await loop.create_server(lambda: Chat(habits, ledger, whole, listing), "127.0.0.1", 0, backlog=8192)
-        print(server.sockets[0].getsockname()[1], flush=True)
-        await loop.run_in_executor(None, sys.stdin.read)
+    server = await loop.create_server(lambda: Chat(habits, ledger, whole, listing), "127.0.0.1", 0, backlog=8192)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
     os._exit(0)
 
 
@@ -139,7 +138,9 @@ def main() -> None:
     parser.add_argument("--spread", type=float, default=0.0)
     parser.add_argument("--size", type=int, default=4000)
     parser.add_argument("--ledger", default=None)
-    uvloop.run(serve(Habits(**vars(parser.parse_args()))))
+    options = parser.parse_args()
+    with open(options.ledger or os.devnull, "a") as ledger:
+        uvloop.run(serve(Habits(options.delay, options.spread, options.size), ledger if options.ledger else None))
 
 
 if __name__ == "__main__":

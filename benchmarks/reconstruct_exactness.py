@@ -1,6 +1,6 @@
 """How many rows are exactly what the model emitted: every habit of a provider x every shape x canonical and sampled segmentations.
 
-    python -m benchmarks.reconstruct_exactness [--answers 1000]
+    python -m benchmarks.reconstruct_exactness [--answers 1000] [--seed 0]
 
 Each habit answers with the same made-up answers, whose true ids are known. Beside it stands what a script of one line
 does: `encode(reasoning + "</think>" + content + "<|im_end|>")` with special tokens parsed.
@@ -9,15 +9,14 @@ does: `encode(reasoning + "</think>" + content + "<|im_end|>")` with special tok
 import argparse
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from benchmarks.answers_corpus import made
+from benchmarks.results import save
 from pipeline.answers.assemble import unpack
 from pipeline.answers.habits import Seen, learn
 from pipeline.answers.lines import Job
 from pipeline.answers.rows import RowMaker
-from pipeline.artifacts import write_json
 from pipeline.calibrate.compare import Judge, wilson
 from pipeline.calibrate.simulate import Simulator
 from pipeline.targets import open_target
@@ -29,7 +28,6 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--answers", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/reconstruct_exactness.json"))
     arguments = parser.parse_args()
     record, tokenizer = open_target("kimi_k25")
     answers = list(made(record, tokenizer, arguments.answers, arguments.seed))
@@ -57,7 +55,7 @@ def main() -> None:
         if not right and row.evidence in ("ids", "logprobs", "count") and (canonical or row.status == "accept"):
             shown.append(f"{job.id} {row.evidence} {row.status} {row.reason} {row.notes} {judge.first_difference(ids, answer.ids)}")
     document = {"answers": len(jobs), "habits": len(simulator.habits), **table(counts, list(simulator.habits))}
-    write_json(arguments.out, document)
+    save("reconstruct_exactness", document)
     for line in shown[:20]:
         print("WRONG", line)
     print(text_table(document))

@@ -13,7 +13,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Any, IO, TypeVar, cast
+from typing import IO, Any, TypeVar, cast
 
 import orjson
 from pydantic import BaseModel, ValidationError
@@ -35,6 +35,12 @@ def _sync_folder(folder: Path) -> None:
 
 def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed processes left of an unfinished ``path``. Only for a caller that knows itself to be its only writer."""
+    for leftover in path.parent.glob(f".{path.name}.*{_TEMPORARY}"):
+        leftover.unlink(missing_ok=True)
 
 
 def _disk_error(path: Path, error: OSError) -> DiskError:

@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +208,12 @@ class Ends:
     architectures: list[str]
     """As the checkpoint's own config names them."""
     source: Source
+
+    def to(self, device: str) -> "Ends":
+        """Move all of it to ``device``; tied weights stay tied."""
+        embedding = self.embedding.to(device)
+        head = embedding if self.head is self.embedding else self.head.to(device)
+        return replace(self, embedding=embedding, head=head, norm=self.norm.to(device))
 
     def teacher_hidden(self, last: torch.Tensor) -> torch.Tensor:
         """States before the final norm to what the head reads."""

@@ -124,7 +124,9 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
         tokens = 0
         for row in sorted((row for row in self.index if row.shard == name), key=lambda row: row.offset):
             if row.offset != tokens:
-                raise ArtifactError(f"{self.folder / INDEX_NAME}: row {row.id!r} begins at {row.offset} of {name}, the row before it ends at {tokens}: run extract again")
+                raise ArtifactError(
+                    f"{self.folder / INDEX_NAME}: row {row.id!r} begins at {row.offset} of {name}, the row before it ends at {tokens}: run extract again"
+                )
             tokens += row.length
         for tensor, wanted in {"token_ids": [tokens], "aux": [tokens, 3 * width], "last": [tokens, width]}.items():
             if (found := shard.shape(tensor)) != wanted:

@@ -3,7 +3,7 @@
 import json
 import socket
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +12,9 @@ from pipeline.targets import open_target
 from pipeline.tokens import Tokenizer
 from tests.standins import StandIns, built
 from tests.workspace import ROOT as ROOT
+
+if TYPE_CHECKING:
+    from tests.stand_in import StandIn
 
 SHARED = ROOT.parent / "shared"
 
@@ -56,6 +59,14 @@ def tokenizer() -> Tokenizer:
 def standin_build(tmp_path_factory: pytest.TempPathFactory) -> StandIns:
     """A workspace of stand-in stages, built and committed; not to be changed: take `.copy(to)`."""
     return built(tmp_path_factory.mktemp("standins") / "repository")
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> "StandIn":
+    """A stand-in target that was trained for a second; see tests/stand_in.py."""
+    from tests.stand_in import make_stand_in  # torch, which most tests do without
+
+    return make_stand_in(tmp_path_factory.mktemp("target"))
 
 
 def shared_cases(area: str) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
+from ruamel.yaml import YAML
 
 from pipeline.artifacts import write_json
 from pipeline.eagle3.config import DrafterConfig
@@ -65,14 +65,14 @@ def random_rows(shapes: list[tuple[str, int, int]], vocab_size: int = VOCAB, see
 
 def extract_settings(**changes: Any) -> ExtractSection:
     """Shipped settings, stored exactly, with changes."""
-    shipped = yaml.safe_load((ROOT / "conf/extract/default.yaml").read_text())
-    return ExtractSection(**{**shipped, "dtype": "float32", "tokens_per_batch": 64, **changes})
+    shipped = YAML(typ="safe").load(ROOT / "conf/extract/default.yaml")
+    return ExtractSection(**{**shipped, "dtype": "float32", "tokens_per_batch": 64, "threads": 1, **changes})
 
 
 def train_settings(**changes: Any) -> TrainSection:
     """Shipped settings, made small, with changes."""
-    shipped = yaml.safe_load((ROOT / "conf/train/default.yaml").read_text())
-    small = {"draft_vocab_size": 64, "epochs": 3, "tokens_per_batch": 64, "ttt_steps": 3, "heldout": 0.2, "save_every": 2}
+    shipped = YAML(typ="safe").load(ROOT / "conf/train/default.yaml")
+    small = {"draft_vocab_size": 64, "epochs": 3, "tokens_per_batch": 64, "ttt_steps": 3, "heldout": 0.2, "save_every": 2, "threads": 1}
     return TrainSection(**{**shipped, **small, **changes})
 
 

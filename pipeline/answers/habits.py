@@ -97,9 +97,13 @@ def learn(seen: dict[str | None, Seen]) -> dict[str | None, Habits]:
 
 
 def bills_end(own: Seen) -> bool:
-    """Whether the end token is billed: not when being one short is the rule on stops, and not the rule on cut answers."""
-    short = own.stop_deltas[-1] > own.stop_deltas[0]
-    return not (short and own.length_deltas[-1] <= own.length_deltas[0])
+    """Whether the end token is billed: not when one short is the rule on stops, and not the rule on cut answers.
+
+    A tie speaks against billing: an unbilled end and a text cut into one token more than usual make an exact count often, a billed end
+    is hardly ever one short.
+    """
+    short, exact = own.stop_deltas[-1], own.stop_deltas[0]
+    return not (short and short >= exact and own.length_deltas[-1] <= own.length_deltas[0])
 
 
 def _habits(own: Seen, others: Seen) -> Habits:

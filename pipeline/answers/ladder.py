@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 
 from pipeline.answers.answer import Answer, Bill
 from pipeline.answers.assemble import Built, Encoder
+from pipeline.answers.calls import Context
 from pipeline.answers.emitted import agrees, as_ids, impossible, spans_of
 from pipeline.answers.formats import CallIds, Thinking, format_of
 from pipeline.answers.habits import Habits
 from pipeline.answers.logprobs import Found, Vocabulary, found_in, joined
 from pipeline.answers.markers import Markers
 from pipeline.answers.outcome import Outcome
-from pipeline.answers.readings import Context, Prompted
+from pipeline.answers.readings import Prompted
 from pipeline.answers.recount import Recount
 from pipeline.errors import InputError
 from pipeline.schema.target import TargetRecord

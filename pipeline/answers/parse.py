@@ -78,10 +78,13 @@ def _texts(choice: dict[str, Any], position: int, finish: Finish, word: str | No
     if word == "content_filter":
         rejects.append("content_filter")
     calls = tuple(_calls(message))
-    for text in (reasoning, other or "", content, *(part for call in calls for part in (call.id, call.name, call.arguments))):
-        if not _is_unicode(text):
-            raise _UnusableError("text_not_utf8")
+    if not (_is_unicode(reasoning) and _is_unicode(content) and _is_unicode(other or "") and all(map(_is_unicode, _call_texts(calls)))):
+        raise _UnusableError("text_not_utf8")
     return Answer(position, reasoning, content, calls, finish, word, other, tuple(rejects), given, choice.get("logprobs"))
+
+
+def _call_texts(calls: tuple[Call, ...]) -> Iterator[str]:
+    return (text for call in calls for text in (call.id, call.name, call.arguments))
 
 
 def _reasoning(message: dict[str, Any]) -> tuple[str, str | None, bool]:

@@ -4,13 +4,12 @@ A reading says where each special token stands. The billed count decides between
 """
 
 import itertools
-import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from pipeline.answers.answer import Answer, Call
-from pipeline.answers.formats import CallIds, Format, NamedCall, Thinking
+from pipeline.answers.answer import Answer
+from pipeline.answers.calls import Context, call_options
+from pipeline.answers.formats import Thinking
 from pipeline.answers.markers import Markers, Piece
 from pipeline.answers.seams import templated
 
@@ -52,15 +51,6 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """What reading an answer takes besides the answer."""
-
-    markers: Markers
-    format: Format
-    call_ids: CallIds
-
-
-@dataclass(frozen=True, slots=True)
 class Prompted:
     """What the prompt leaves behind."""
 
@@ -79,7 +69,9 @@ def readings(answer: Answer, context: Context, prompted: Prompted, marked: Marke
         yield only
         return
     seen = set()
-    combined = ((v, calls) for v in views(answer, context, prompted.thinking, marked) for calls in _call_options(answer, v, context, prompted.calls_before))
+    combined = (
+        (v, calls) for v in views(answer, context, prompted.thinking, marked) for calls in call_options(answer, v.raw_calls, context, prompted.calls_before)
+    )
     for view, (call_pieces, repairs, reasons) in itertools.islice(combined, MAX_READINGS):
         for pieces, more in _tails(answer, view, call_pieces, context, prompted.thinking):
             flags = tuple(dict.fromkeys((*view.reasons, *reasons, *more)))
@@ -215,98 +207,6 @@ def _judged(view: View, answer: Answer, thinking: Thinking, repairs: tuple[str, 
     elif not repairs:
         return view
     return View(view.reasoning, view.closed, view.body, view.raw_calls, cut_in, (*repairs, *view.repairs), reasons, rejects)
-
-
-CallOption = tuple[tuple[Piece, ...], tuple[str, ...], tuple[str, ...]]
-"""Pieces of all structured calls, repairs, reasons."""
-
-
-def _call_options(answer: Answer, view: View, context: Context, calls_before: int | None) -> Iterator[CallOption]:
-    """Ways in which the model may have written the structured calls."""
-    if not answer.calls:
-        yield (), (), ()
-        return
-    if view.raw_calls:
-        yield (), ("tool_calls_given_twice",) if view.raw_calls == len(answer.calls) else ("tool_calls_differ_from_text",), ()
-        return
-    if "call_open" not in context.markers.roles:
-        yield (), (), ("tool_calls_have_no_format",)
-        return
-    for separator in context.format.separators:
-        for ids, id_reasons in _id_options(answer.calls, context.call_ids, calls_before):
-            for arguments, repairs, reasons in _argument_options(answer.calls):
-                named = [NamedCall(i, call.name, a) for i, call, a in zip(ids, answer.calls, arguments, strict=True)]
-                yield _section(named, separator, context), repairs, (*id_reasons, *reasons)
-
-
-def _section(calls: list[NamedCall], separator: str, context: Context) -> tuple[Piece, ...]:
-    pieces: list[Piece] = [context.markers.piece("tools_open")] if "tools_open" in context.markers.roles else []
-    for number, call in enumerate(calls):
-        if number:
-            pieces += _text("content", separator)
-        pieces += context.format.call(call, context.markers)
-    return (*pieces, *([context.markers.piece("tools_close")] if "tools_close" in context.markers.roles else ()))
-
-
-def _id_options(calls: tuple[Call, ...], call_ids: CallIds, calls_before: int | None) -> Iterator[tuple[list[str], tuple[str, ...]]]:
-    """Ways in which the model may have named the calls, and the codes that each raises."""
-    given = [call.id for call in calls]
-    kinds = {call_ids.kind(call.id, call.name) for call in calls} if call_ids.template else {"native"}
-    if kinds == {"native"}:
-        yield given, ()
-        return
-    first = calls_before or 0
-    numbered = [[call_ids.native(call.name, start + n) for n, call in enumerate(calls)] for start in (first, first + 1)]
-    digits = ["".join(re.findall(r"\d+", call.id)[-1:]) for call in calls]
-    own = [call_ids.native(call.name, int(d)) if d and len(d) < 4 else numbered[0][n] for n, (d, call) in enumerate(zip(digits, calls, strict=True))]
-    if "server" in kinds:
-        mixed = [call.id if call_ids.kind(call.id, call.name) == "native" else name for call, name in zip(calls, numbered[0], strict=True)]
-        options, reason = [mixed, numbered[0], numbered[1], given], "tool_id_rewritten_by_server"
-    else:
-        options, reason = [given, own, numbered[0]], "tool_id_not_native"
-    for option in options:
-        yield option, (reason,)
-
-
-def _argument_options(calls: tuple[Call, ...]) -> Iterator[tuple[list[str], tuple[str, ...], tuple[str, ...]]]:
-    """The calls' arguments verbatim, then as they may have been before the server wrote them anew."""
-    verbatim = [call.arguments for call in calls]
-    objects = [_json_object(text) for text in verbatim]
-    reasons = () if all(value is not None for value in objects) else ("arguments_not_an_object",)
-    if not all(call.raw for call in calls):
-        reasons = (*reasons, "arguments_not_raw")
-    yield verbatim, (), reasons
-    unescaped = [unescape_non_ascii(text) for text in verbatim]
-    if unescaped != verbatim:
-        yield unescaped, ("unescape_non_ascii",), (*reasons, "arguments_escaped_by_server", "count_mismatch")
-    if "arguments_not_raw" in reasons:
-        yield [json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":")) for text in verbatim], ("compact_arguments",), reasons
-
-
-_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)((?:\\u[0-9a-fA-F]{4})+)")
-
-
-def unescape_non_ascii(text: str) -> str:
-    r"""Write ``\uXXXX`` escapes of characters beyond ASCII as the characters; leave every other escape and all spacing alone."""
-
-    def replaced(match: re.Match[str]) -> str:
-        units = [int(digits, 16) for digits in match[2].split("\\u")[1:]]
-        raw = b"".join(unit.to_bytes(2, "little") for unit in units)
-        try:
-            decoded = raw.decode("utf-16-le")
-        except UnicodeDecodeError:
-            return match[0]
-        return match[1] + "".join(char if ord(char) > 127 else f"\\u{ord(char):04x}" for char in decoded)
-
-    return _ESCAPE.sub(replaced, text) if "\\u" in text else text
-
-
-def _json_object(text: str) -> dict[str, object] | None:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _tails(answer: Answer, view: View, calls: tuple[Piece, ...], context: Context, thinking: Thinking) -> Iterator[tuple[tuple[Piece, ...], tuple[str, ...]]]:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from pipeline.answers.answer import Answer, Bill
 from pipeline.answers.assemble import Built, Encoder, assemble
+from pipeline.answers.calls import Context
 from pipeline.answers.habits import SEAMS, WHITE_SPACE, Habits, Spaces
 from pipeline.answers.outcome import Outcome
-from pipeline.answers.readings import Context, Prompted, Reading, readings
+from pipeline.answers.readings import Prompted, Reading, readings
 from pipeline.answers.seams import MAX_EXTRA, Change, describe, variants
 from pipeline.schema.tokens import Evidence
 
@@ -46,8 +47,14 @@ class Recount:
         if answer.rejects or not honest:
             return self._rejected((*answer.rejects, *options[0].rejects, *self._mismatch(answer, options[0])))
         builts = [assemble(reading.pieces, self.encode) for reading in honest]
-        plain = self.bill.tokens - len(builts[0]) if self.bill.tokens is not None and len(honest) == 1 else None
-        return self._chosen(honest, builts, plain)
+        return self._chosen(honest, builts, self._plain_delta(answer, honest[0], builts))
+
+    def _plain_delta(self, answer: Answer, first: Reading, builts: list[Built]) -> int | None:
+        """Billed minus rebuilt, when nothing but the provider's way of counting can explain a difference of one."""
+        if self.bill.tokens is None or first.repairs or first.reasons or answer.finish == "unknown":
+            return None
+        explained = any(len(built) == self.bill.tokens for built in builts[1:])
+        return None if explained else self.bill.tokens - len(builts[0])
 
     def _chosen(self, options: list[Reading], builts: list[Built], plain: int | None) -> Outcome:
         if self.bill.tokens is None:
@@ -61,7 +68,7 @@ class Recount:
             return self._made("text", chosen, built, plain, "ambiguous_count", note=f"equal_count {labels}")
         if any(REPLACEMENT in piece.text for piece in chosen.pieces):
             return self._made("text", chosen, built, plain, "replacement_character")
-        if self.habits.strips and (same := self._same_count(chosen, len(built))):
+        if self.habits.strips and (same := self._same_count(options)):
             return self._made("text", chosen, built, plain, "edge_whitespace_suspected", note=f"equal_count {same}")
         return self._made("count", chosen, built, plain)
 
@@ -84,10 +91,10 @@ class Recount:
         candidates = ((assemble(pieces, self.encode), change) for pieces, change in variants(reading.pieces, spaces, self.context.format.seams))
         return list(itertools.islice((pair for pair in candidates if self._billed(pair[0]) == self.bill.tokens), enough))
 
-    def _same_count(self, reading: Reading, length: int) -> str | None:
-        """A way to put white space back, at a seam that this provider strips, which costs no token."""
-        changed = variants(reading.pieces, self.habits.strips, {})
-        return next((describe(change) for pieces, change in changed if len(assemble(pieces, self.encode)) == length), None)
+    def _same_count(self, options: list[Reading]) -> str | None:
+        """A way to put white space back, at a seam that this provider strips, in any reading, which meets the bill as well."""
+        changed = (variant for reading in options for variant in variants(reading.pieces, self.habits.strips, {}))
+        return next((describe(change) for pieces, change in changed if self._billed(assemble(pieces, self.encode)) == self.bill.tokens), None)
 
     def _billed(self, built: Built) -> int:
         """Tokens that this provider would bill."""

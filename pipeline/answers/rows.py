@@ -69,8 +69,8 @@ class RowMaker:
         own = habits.get(reply.provider, Habits())
         outcomes = self._outcomes(reply, own, asked)
         return [
-            _row(job, job.id if n == 0 else f"{job.id}#{n}", asked, reply, answer, replace(o, notes=(*job.notes, *asked.notes, *o.notes)), billed)
-            for n, (answer, (o, billed)) in enumerate(zip(reply.answers, outcomes, strict=True))
+            _row(job, job.id if n == 0 else f"{job.id}#{n}", asked, reply, answer, outcome, billed, (*job.notes, *asked.notes))
+            for n, (answer, (outcome, billed)) in enumerate(zip(reply.answers, outcomes, strict=True))
         ]
 
     def thinking(self, job: Job) -> Thinking | None:
@@ -180,7 +180,7 @@ def _unsettled(outcome: Outcome, note: str, delta: int) -> Outcome:
     return replace(outcome, delta=delta, notes=(*outcome.notes, note), reasons=reasons)
 
 
-def _row(job: Job, name: str, asked: Asked, reply: Reply, answer: Answer | None, outcome: Outcome, billed: int | None) -> Row:
+def _row(job: Job, name: str, asked: Asked, reply: Reply, answer: Answer | None, outcome: Outcome, billed: int | None, notes: tuple[str, ...] = ()) -> Row:
     built = outcome.built
     reasons = tuple(dict.fromkeys((*outcome.reasons, *(job.flags if built is not None else ()))))
     status: Status = "reject" if built is None else "flag" if reasons else "accept"
@@ -194,7 +194,7 @@ def _row(job: Job, name: str, asked: Asked, reply: Reply, answer: Answer | None,
         billed,
         answer.finish_reason if answer else None,
         reply.provider,
-        tuple(map(_clean, outcome.notes)),
+        tuple(map(_clean, (*notes, *outcome.notes))),
         status,
         ", ".join(map(_clean, reasons)) or None,
     )
@@ -211,10 +211,10 @@ def _engine_prompt(body: Any) -> list[int] | None:
         return None
     choices = body.get("choices")
     first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    extension = body.get("sglext")
-    places = [body.get("prompt_token_ids"), first.get("prompt_token_ids"), extension.get("input_ids") if isinstance(extension, dict) else None]
-    raw = first.get("raw_output")
-    places.append(raw.get("prompt_token_ids") if isinstance(raw, dict) else None)
+    places = [holder.get("prompt_token_ids") for holder in (body, first) if "prompt_token_ids" in holder]
+    for holder, name, key in ((body, "sglext", "input_ids"), (first, "raw_output", "prompt_token_ids")):
+        if isinstance(inner := holder.get(name), dict):
+            places.append(inner.get(key))
     return next((ids for value in places if (ids := as_ids(value)) is not None), None)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ from numpy.typing import NDArray
 from pipeline.audit.answer import Answer, read_answer
 from pipeline.audit.calls import CALL_ROLES, Markup, read_markup
 from pipeline.audit.context import Context
-from pipeline.audit.grams import Hashes, gram_hashes
+from pipeline.audit.grams import Hashes, gram_hashes, spread
 from pipeline.audit.retokenize import Run, text_runs
 
 Ints = NDArray[np.int64]
+_TAIL = 1024
+"""Tokens at the end of a prompt whose text is looked at."""
 
 
 @dataclass(frozen=True)
@@ -156,10 +159,14 @@ class Batch:
         none = Markup([], None)
         return [read_markup(self.context, self.completion[row].tolist(), cut=bool(self.cut[row])) if row in rows else none for row in range(self.size)]
 
+    @cached_property
+    def _spread(self) -> Hashes:
+        return spread(self.completion.values)
+
     def grams(self, row: int, n: int) -> Hashes:
         """Hash of each n-gram of a row's completion; worked out for the whole batch at once, grams across rows included and never given."""
         if n not in self._grams:
-            self._grams[n] = gram_hashes(self.completion.values, n)
+            self._grams[n] = gram_hashes(self.completion.values, n, self._spread)
         start, end = self.completion.starts[row], self.completion.starts[row + 1] - n + 1
         return self._grams[n][start : max(start, end)]
 
@@ -173,6 +180,11 @@ class Batch:
         stop = min((at for at in tools if at > start), default=len(self.completion[row]))
         return "".join(run.text for run in self.runs[row] if start < run.start < stop)
 
-    def prompt_text(self, row: int) -> str:
-        """Text of the ordinary tokens at the end of a row's prompt, where the question stands."""
-        return self.context.text_of(self.prompt[row][-1024:])
+    @cached_property
+    def prompt_texts(self) -> list[str]:
+        """Text of the ordinary tokens at the end of each prompt, where the question stands; bytes that are not UTF-8 become U+FFFD."""
+        tails = [self.prompt[row][-_TAIL:] for row in range(self.size)]
+        ids = np.concatenate([*tails, np.zeros(0, dtype=np.int32)])
+        data, bounds = self.context.bytes_of(ids, self.context.is_ordinary(ids))
+        edges = bounds[np.cumsum([0, *map(len, tails)])].tolist()
+        return [data[start:end].decode("utf-8", "replace") for start, end in pairwise(edges)]

@@ -48,10 +48,6 @@ class Context:
         bounds = np.frombuffer(offsets, dtype=np.int32, count=len(ids) + 1) if len(ids) else np.zeros(1, dtype=np.int32)
         return (data.to_pybytes() if data is not None else b""), bounds
 
-    def text_of(self, ids: NDArray[np.int32]) -> str:
-        """Text of the ordinary ids; bytes that are not UTF-8 become U+FFFD."""
-        return self.bytes_of(ids, self.is_ordinary(ids))[0].decode("utf-8", "replace")
-
     def role(self, name: str) -> int | None:
         """Id of the token that plays a role, or None where the format has none."""
         return self.record.role_id(name)

@@ -13,12 +13,14 @@ from pipeline.audit.batch import Batch
 from pipeline.audit.checks.catalog import CHECKS, Across, Check, Complaint
 from pipeline.audit.config import AuditSection, CheckSection
 from pipeline.audit.samples import Samples
-from pipeline.audit.stats import Stats
+from pipeline.audit.stats import Stats, known
 from pipeline.schema.findings import Finding
 
 Write = Callable[[list[dict[str, Any]]], None]
 RowFinding = tuple[int, Finding]
 """Row and what a check has against it."""
+_LONGEST = 400
+"""Characters of a message: what a provider said may be of any length."""
 _LATE = 1024
 """Findings of checks across rows that are handed on at a time."""
 
@@ -68,7 +70,8 @@ def active(section: AuditSection) -> Iterator[tuple[Check | Across, CheckSection
 def to_finding(check: str, settings: CheckSection, complaint: Complaint, row_id: str) -> Finding:
     """Complaint as a line of findings.parquet."""
     assert settings.severity != "off"
-    return Finding(row_id, check, settings.severity, complaint.message, complaint.position)
+    message = complaint.message if len(complaint.message) <= _LONGEST else f"{complaint.message[:_LONGEST]}\u2026"
+    return Finding(row_id, check, settings.severity, message, complaint.position)
 
 
 def findings_of(batch: Batch, section: AuditSection) -> list[RowFinding]:
@@ -95,6 +98,15 @@ class Part:
     """What each check across rows keeps of the batch's rows."""
     ids: Any
     """Arrow column of the rows' ids."""
+
+
+@dataclass
+class Compared:
+    """Rows of another dataset, that rows may not repeat."""
+
+    name: str
+    facts: dict[str, NDArray[Any]]
+    ids: Any
 
 
 def facts_of(batch: Batch, section: AuditSection) -> dict[str, NDArray[Any]]:
@@ -146,14 +158,14 @@ class Facts:
                     yield complaint.row - first, to_finding(check.name, settings, complaint, self.name(complaint.row))
 
 
-def audit(parts: Iterable[Part], section: AuditSection, write: Write, others: Iterable[tuple[str, Batch]] = ()) -> Tally:
+def audit(parts: Iterable[Part], section: AuditSection, write: Write, others: Iterable[Compared] = ()) -> Tally:
     """Merge parts, in row order; hand findings to ``write`` as rows of schema/findings.py.
 
-    Findings come in row order; those of checks across rows follow. ``others`` are batches of other datasets, each with a name.
+    Findings come in row order; those of checks across rows follow. ``others`` are rows of other datasets.
     """
     tally, facts = Tally(), Facts()
-    for name, batch in others:
-        facts.add(facts_of(batch, section), batch.table.column("id"), f"{name}:")
+    for other in others:
+        facts.add(other.facts, other.ids, f"{other.name}:")
     before = len(facts)
     for part in parts:
         write([finding.to_row() for _row, finding in part.found])
@@ -195,5 +207,5 @@ def _decide(tally: Tally, section: AuditSection) -> None:
         keep[row] = why is None
         tally.rows_with_error += status != "reject" and row in tally.failed
         if why is not None:
-            tally.left_out[why] += 1
+            tally.left_out[known(tally.left_out, why)] += 1
     tally.keep = keep

@@ -19,15 +19,20 @@ def mix(values: Hashes) -> Hashes:
     return values ^ (values >> np.uint64(33))
 
 
-def gram_hashes(ids: NDArray[np.int32], n: int) -> Hashes:
+def spread(ids: NDArray[np.int32]) -> Hashes:
+    """Scrambled 64-bit value of each id: what grams are made of."""
+    return mix(ids.astype(np.uint64) + np.uint64(1))
+
+
+def gram_hashes(ids: NDArray[np.int32], n: int, values: Hashes | None = None) -> Hashes:
     """Hash of each n consecutive ids, in order; length max(0, len(ids) - n + 1).
 
-    The polynomial of 2k ids is made from those of k ids, so that a gram costs about 2 log2(n) multiplications, not n.
+    The polynomial of 2k ids is made from those of k ids, so that a gram costs about 2 log2(n) multiplications, not n. ``values`` are `spread` of the ids, where they are known already.
     """
     count = len(ids) - n + 1
     if count <= 0:
         return np.zeros(0, dtype=np.uint64)
-    block, width = mix(ids.astype(np.uint64) + np.uint64(1)), 1
+    block, width = spread(ids) if values is None else values, 1
     total, done = np.zeros(count, dtype=np.uint64), 0
     while True:
         if n & width:

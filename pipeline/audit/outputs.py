@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.artifacts import write_json, write_text
@@ -16,7 +17,7 @@ from pipeline.audit.page import report
 from pipeline.audit.source import Source
 from pipeline.audit.summary import summarize
 from pipeline.audit.verdict import judge
-from pipeline.audit.workers import parts
+from pipeline.audit.workers import compared, parts
 from pipeline.schema.findings import SCHEMA as FINDINGS
 from pipeline.schema.tokens import SCHEMA as TOKENS
 from pipeline.tables import writing_table
@@ -30,6 +31,8 @@ class Outputs:
     findings: Path
     report: Path
     summary: Path
+    lengths: Path | None = None
+    """Histogram of the answers' lengths as CSV, for DVC plots."""
 
 
 def write_audit(
@@ -46,10 +49,12 @@ def write_audit(
     ``others`` are batches of other datasets, each with its name, that rows may not repeat. What is written does not depend on ``workers``.
     """
     with writing_table(outputs.findings, FINDINGS) as findings:
-        tally = audit(parts(source, context, section, workers), section, findings.write_rows, others)
+        tally = audit(parts(source, context, section, workers), section, findings.write_rows, compared(others, section))
     write_accepted(source, tally, outputs.accepted)
     summary = summarize(tally, section, judge(tally, section))
     write_text(outputs.report, report(title, summary, tally, context, not_asked(source, context)))
+    if outputs.lengths is not None:
+        write_text(outputs.lengths, lengths_csv(tally))
     write_json(outputs.summary, summary)
     return summary
 
@@ -61,6 +66,15 @@ def write_accepted(source: Source, tally: Tally, path: Path) -> None:
         for table in source.small_tables():
             accepted.write(table.filter(pa.array(tally.keep[start : start + table.num_rows])))
             start += table.num_rows
+
+
+def lengths_csv(tally: Tally) -> str:
+    """Rows by length of the answer, in steps of a quarter of a doubling: the same edges for every dataset, so that plots can be laid over each other."""
+    lengths = tally.stats.lengths
+    steps = np.floor(np.log2(np.maximum(lengths[lengths > 0], 1)) * 4).astype(np.int64)
+    counts = np.bincount(steps) if len(steps) else np.zeros(0, dtype=np.int64)
+    lines = [f"{round(2 ** (step / 4))},{count}" for step, count in enumerate(counts.tolist()) if count]
+    return "\n".join(["tokens,rows", *lines]) + "\n"
 
 
 def not_asked(source: Source, context: Context) -> list[str]:

@@ -18,6 +18,10 @@ from pipeline.report.plots import bars, histogram, signed_histogram, stacked
 EVIDENCE = ("ids", "logprobs", "count", "text", "none")
 _REASONS = 6
 """Reasons for leaving rows out that are shown at once."""
+_LONGEST = 120
+"""Characters shown of an id, a name or a note."""
+_MOST = 100
+"""Lines of a table whose length the data decides."""
 _RANK = {"error": 3, "warn": 2, "info": 1, "off": 0}
 
 
@@ -35,6 +39,17 @@ def report(title: str, summary: dict[str, Any], tally: Tally, context: Context, 
             ("rows", "Rows to look at", rows(tally, context)),
         ],
     )
+
+
+def short(text: object) -> str:
+    """Give text of any length in a line."""
+    shown = str(text)
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}\u2026"
+
+
+def anchor(row_id: str) -> str:
+    """Give the id of a row's element."""
+    return f"row-{short(row_id)}"
 
 
 def verdict(title: str, summary: dict[str, Any], notes: list[str]) -> Html:
@@ -68,11 +83,11 @@ def verdict(title: str, summary: dict[str, Any], notes: list[str]) -> Html:
 
 def left_out(summary: dict[str, Any]) -> Html:
     """Why rows are left out: the commonest reasons at once, the others folded away."""
-    gone = [(why, count, percent(count / summary["rows"])) for why, count in sorted(summary["left_out"].items(), key=lambda item: (-item[1], item[0]))]
+    gone = [(short(why), count, percent(count / summary["rows"])) for why, count in sorted(summary["left_out"].items(), key=lambda item: (-item[1], item[0]))]
     if not gone:
         return tag("p", "No row was left out.")
     heads, caption = ("Left out because", "Rows", "Share"), "Rows that training will not see, each counted under one reason"
-    more = fold(f"{len(gone) - _REASONS} rarer reasons", table(heads, gone[_REASONS:], caption="Rarer reasons")) if len(gone) > _REASONS else None
+    more = fold(f"{len(gone) - _REASONS} rarer reasons", table(heads, gone[_REASONS:_MOST], caption="Rarer reasons")) if len(gone) > _REASONS else None
     return join(table(heads, gone[:_REASONS], caption=caption), more)
 
 
@@ -84,7 +99,7 @@ def checks(summary: dict[str, Any], tally: Tally) -> Html:
         severity = counted["severity"]
         found = tally.samples.examples.get(name, [])
         shown = {sample.fields["id"] for sample in tally.samples.rows()}
-        links = [tag("a", finding.id, href=f"#row-{finding.id}") if finding.id in shown else tag("span", finding.id) for finding in found[:3]]
+        links = [tag("a", short(finding.id), href=f"#{anchor(finding.id)}") if finding.id in shown else tag("span", short(finding.id)) for finding in found[:3]]
         state = "off" if severity == "off" else severity if counted["rows"] else "ok"
         kinds.append(f"{state} {severity}")
         what = join(tag("b", name), tag("span", CHECKS[name].text, class_="soft what"))
@@ -135,7 +150,7 @@ def providers(summary: dict[str, Any]) -> Html:
     return join(
         table(heads, lines, caption="Scorecard"),
         tag("p", legend, class_="soft small"),
-        table(("Provider", "Model by its own word", "Rows"), models, caption="Models that answered") if models else None,
+        table(("Provider", "Model by its own word", "Rows"), models[:_MOST], caption="Models that answered") if models else None,
     )
 
 
@@ -157,8 +172,17 @@ def evidence(summary: dict[str, Any]) -> Html:
                 ("Billed answer tokens", f"{summary['billing']['billed_tokens']:,}"),
             ]
         ),
+        outliers(summary["billing"]["outliers"]),
         table(("How answers ended", "Rows"), summary["finish"].items(), caption="finish_reason"),
     )
+
+
+def outliers(found: list[dict[str, Any]]) -> Html | None:
+    """Rows whose bill agrees least with what was rebuilt."""
+    if not found:
+        return None
+    lines = [(tag("code", line["id"]), line["provider"], line["billed"], Cell(f"{line['delta']:+,}", line["delta"])) for line in found]
+    return table(("Row", "Provider", "Billed", "Billed minus rebuilt"), lines, caption="Largest differences between bill and ids")
 
 
 def distributions(tally: Tally) -> Html:
@@ -184,7 +208,7 @@ def findings(summary: dict[str, Any], tally: Tally) -> Html:
                 (
                     Cell(badge(finding.severity, finding.severity), str(_RANK[finding.severity])),
                     finding.check,
-                    tag("code", finding.id),
+                    tag("code", short(finding.id)),
                     finding.position,
                     finding.message,
                 )
@@ -219,7 +243,7 @@ def row(sample: Sample, context: Context) -> Html:
     fields = sample.fields
     worst = max(sample.findings, key=lambda finding: _RANK[finding.severity])
     checks_found = list(dict.fromkeys(finding.check for finding in sample.findings))
-    head = tag("summary", badge(worst.severity, worst.severity), " ", tag("code", fields["id"]), " ", ", ".join(checks_found))
+    head = tag("summary", badge(worst.severity, worst.severity), " ", tag("code", short(fields["id"])), " ", ", ".join(checks_found))
     hits = {finding.position for finding in sample.findings if finding.position is not None}
     about = [(f"{finding.check}", finding.message if finding.position is None else f"{finding.message} (at {finding.position})") for finding in sample.findings]
     return tag(
@@ -227,7 +251,7 @@ def row(sample: Sample, context: Context) -> Html:
         head,
         facts([*about, *_known(fields)]),
         view(context, fields["completion_ids"], fields["segments"], hits),
-        id=f"row-{fields['id']}",
+        id=anchor(fields["id"]),
         data_kind=" ".join(checks_found),
     )
 
@@ -245,7 +269,7 @@ def _known(fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
     }
     for key, name in names.items():
         if fields[key] is not None:
-            yield name, str(fields[key])
+            yield name, short(fields[key])
     if fields["notes"]:
-        yield "Notes", ", ".join(fields["notes"])
+        yield "Notes", short(", ".join(fields["notes"]))
     yield "Tokens", f"{len(fields['prompt_ids']):,} in the prompt, {len(fields['completion_ids']):,} in the answer"

@@ -43,6 +43,7 @@ def run(
     findings: Path,
     report: Path,
     summary: Path,
+    lengths: Path,
 ) -> None:
     """Audit a dataset.
 
@@ -56,5 +57,5 @@ def run(
     heldout = None if config.heldout_digest is None else read_heldout(Path(config.heldout), tokenizer, config.audit.contamination.n)
     context = make_context(target, tokenizer, config.expect, config.allow, config.deny, heldout, read_prices(generated))
     source = Source(parquet(tokens), prompts, responses)
-    outputs = Outputs(accepted, findings, report, summary)
+    outputs = Outputs(accepted, findings, report, summary, lengths)
     write_audit(f"Audit of {accepted.parent.name}", source, context, config.audit, outputs, workers=suitable(tokens))

@@ -1,8 +1,9 @@
 """Counts and distributions over all rows, and a scorecard for each provider."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,25 @@ EXACT = ("ids", "logprobs")
 """Evidence that comes from the sampled tokens themselves."""
 REPEATS = {"token_loop", "repeated_ngrams", "compression"}
 TOOL_FAULTS = {"tool_json", "tool_name", "tool_schema", "tool_markup"}
+
+
+MOST_NAMES = 64
+"""Names that are counted one by one; what comes after counts together, so that hostile answers cannot grow the report without end."""
+OTHERS = "(others)"
+MOST_OUTLIERS = 10
+_LONGEST = 160
+
+
+def add_names(counter: Counter[str], more: Mapping[str, int]) -> None:
+    """Add counts by name, long names cut, and no more than MOST_NAMES of them."""
+    for name, count in more.items():
+        counter[known(counter, name)] += count
+
+
+def known(names: Collection[str], name: str) -> str:
+    """Name under which to count: its own while there is room."""
+    name = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}\u2026"
+    return name if name in names or len(names) < MOST_NAMES else OTHERS
 
 
 @dataclass
@@ -46,9 +66,27 @@ class Provider:
     def merge(self, other: "Provider") -> None:
         """Add another part's rows of the same provider."""
         for item in fields(self):
+            if item.name == "models":
+                add_names(self.models, other.models)
+                continue
             total = getattr(self, item.name)
             total += getattr(other, item.name)  # in place where it is a list: thousands of parts are merged
             setattr(self, item.name, total)
+
+
+class Outlier(NamedTuple):
+    """A row whose bill does not agree."""
+
+    id: str
+    provider: str | None
+    billed: int | None
+    delta: int
+    """Billed minus rebuilt."""
+
+
+def largest(outliers: Iterable[Outlier]) -> list[Outlier]:
+    """Give the largest differences; of equal ones those that come first."""
+    return sorted(outliers, key=lambda outlier: -abs(outlier.delta))[:MOST_OUTLIERS]
 
 
 @dataclass
@@ -58,6 +96,8 @@ class Stats:
     rows: int = 0
     providers: dict[str, Provider] = field(default_factory=dict)
     finish: Counter[str] = field(default_factory=Counter)
+    outliers: list[Outlier] = field(default_factory=list)
+    """Rows whose billed and rebuilt tokens differ most, the largest first."""
     _lengths: list[NDArray[np.int64]] = field(default_factory=list)
     _prompts: list[NDArray[np.int64]] = field(default_factory=list)
     _standing: list[NDArray[np.int32]] = field(default_factory=list)
@@ -70,19 +110,22 @@ class Stats:
         self._prompts.append(batch.prompt.lengths)
         standing = [self._standings.setdefault(pair, len(self._standings)) for pair in zip(batch.column("status"), batch.column("reason"), strict=True)]
         self._standing.append(np.array(standing, dtype=np.int32))
-        self.finish.update(finish or "unknown" for finish in batch.column("finish_reason"))
+        columns = [batch.column(name) for name in ("provider", "billed_tokens", "count_delta")]
+        self.outliers = largest(Outlier(row_id, *values) for row_id, *values in zip(batch.ids, *columns, strict=True) if values[-1])
+        add_names(self.finish, Counter(finish or "unknown" for finish in batch.column("finish_reason")))
         add_to_providers(self.providers, batch, found)
 
     def merge(self, later: "Stats") -> None:
         """Add the rows that come after."""
         self.rows += later.rows
-        self.finish += later.finish
+        self.outliers = largest([*self.outliers, *later.outliers])
+        add_names(self.finish, later.finish)
         self._lengths += later._lengths
         self._prompts += later._prompts
         codes = np.array([self._standings.setdefault(pair, len(self._standings)) for pair in later._standings], dtype=np.int32)
         self._standing += [codes[standing] for standing in later._standing]
         for name, provider in later.providers.items():
-            self.providers.setdefault(name, Provider()).merge(provider)
+            self.providers.setdefault(known(self.providers, name), Provider()).merge(provider)
 
     def standing(self) -> Iterator[tuple[str, str | None]]:
         """Status and reason of each row, in row order."""
@@ -122,7 +165,7 @@ def add_to_providers(providers: dict[str, Provider], batch: Batch, found: list[t
     for row, (name, evidence, status, delta, charged) in enumerate(zip(*columns, strict=True)):
         answer, calls = batch.answers[row], len(batch.markup[row].calls)
         billed = charged if charged is not None else answer.completion_tokens
-        provider = providers.setdefault(name or "unknown", Provider())
+        provider = providers.setdefault(known(providers, name or "unknown"), Provider())
         provider.rows += 1
         provider.evidence[evidence or "none"] += 1
         provider.status[status] += 1
@@ -143,4 +186,4 @@ def add_to_providers(providers: dict[str, Provider], batch: Batch, found: list[t
         if answer.latency_ms is not None:
             provider.latencies.append(answer.latency_ms)
         if answer.model is not None:
-            provider.models[answer.model] += 1
+            add_names(provider.models, {answer.model: 1})

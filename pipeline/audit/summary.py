@@ -7,8 +7,11 @@ from numpy.typing import NDArray
 
 from pipeline.audit.config import AuditSection
 from pipeline.audit.engine import Tally
-from pipeline.audit.stats import EXACT, Provider
+from pipeline.audit.stats import EXACT, Outlier, Provider
 from pipeline.audit.verdict import Verdict
+
+_LONGEST = 120
+"""Characters of an id or a name."""
 
 
 def rounded(value: float) -> float:
@@ -42,6 +45,11 @@ def billing(deltas: NDArray[np.int64], billed: int) -> dict[str, Any]:
         "max_absolute": int(size.max()) if len(size) else None,
         "relative": share(float(size.sum()), billed),
     }
+
+
+def outlier_line(outlier: Outlier) -> dict[str, Any]:
+    """One outlier; names that a provider or a file chose are cut."""
+    return {"id": outlier.id[:_LONGEST], "provider": (outlier.provider or "unknown")[:_LONGEST], "billed": outlier.billed, "delta": outlier.delta}
 
 
 def scorecard(provider: Provider) -> dict[str, Any]:
@@ -87,7 +95,7 @@ def summarize(tally: Tally, section: AuditSection, verdict: Verdict) -> dict[str
             "length": distribution(stats.lengths[stats.lengths > 0]),
         },
         "cost_usd": rounded(stats.total("cost_usd")) if stats.total("costed") else None,
-        "billing": billing(stats.deltas(), int(stats.total("billed_tokens"))),
+        "billing": {**billing(stats.deltas(), int(stats.total("billed_tokens"))), "outliers": [outlier_line(outlier) for outlier in stats.outliers]},
         "providers": {name: scorecard(stats.providers[name]) for name in sorted(stats.providers)},
         "checks": {
             name: {"severity": section.check(name).severity, "rows": counted.rows, "findings": counted.findings} for name, counted in tally.checks.items()

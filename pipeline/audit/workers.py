@@ -3,15 +3,16 @@
 import multiprocessing
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.audit.batch import Batch
 from pipeline.audit.config import AuditSection, ExpectSection
 from pipeline.audit.context import Context, TokenPrices, make_context
-from pipeline.audit.engine import Part, examine
+from pipeline.audit.engine import Compared, Part, examine, facts_of
 from pipeline.audit.heldout import Heldout
 from pipeline.audit.source import Rows, Source
 from pipeline.errors import AerieError
@@ -19,8 +20,8 @@ from pipeline.runner import follow_parent
 from pipeline.schema.target import TargetRecord
 from pipeline.tokens import load_tokenizer
 
-WORTH_IT = 8 << 20
-"""Bytes of a tokens file from which more processes pay for the seconds that they take to start."""
+WORTH_IT = 2 << 20
+"""Bytes of a tokens file from which more processes pay for what they take to start."""
 MOST = 4
 """More processes than this wait for the one that reads."""
 _AHEAD = 2
@@ -42,6 +43,8 @@ class _Setup:
 
 _here: tuple[Context, AuditSection] | None = None
 """This worker's context, made once."""
+_threaded = False
+"""Whether this process has examined rows itself: rensa then runs threads, and a forked child would wait for them for ever."""
 
 
 def suitable(path: Path) -> int:
@@ -53,18 +56,38 @@ def suitable(path: Path) -> int:
     return 1 if size < WORTH_IT else max(1, min(MOST, len(os.sched_getaffinity(0))))
 
 
-def _start(setup: _Setup) -> None:
+def _inherit(context: Context, section: AuditSection) -> None:
     global _here
     follow_parent()
+    _here = context, section
+
+
+def _rebuild(setup: _Setup) -> None:
     tokenizer = load_tokenizer(setup.record)  # checked by the process that started this one
     context = make_context(setup.record, tokenizer, setup.expect, setup.allow, setup.deny, setup.heldout, setup.prices)
-    _here = context, setup.section
+    _inherit(context, setup.section)
 
 
 def _examine(rows: Rows) -> Part:
     assert _here is not None
     context, section = _here
     return examine(rows.to_batch(context), section)
+
+
+def _pool(context: Context, section: AuditSection, workers: int) -> ProcessPoolExecutor:
+    """Processes that have the context: inherited in no time by a fork, or built anew where a fork is not safe."""
+    if not _threaded:
+        return ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _inherit, (context, section))
+    setup = _Setup(context.record, context.expect, list(context.allow), list(context.deny), context.heldout, context.prices, section)
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _rebuild, (setup,))
+
+
+def compared(others: Iterable[tuple[str, Batch]], section: AuditSection) -> Iterator[Compared]:
+    """What rows of other datasets are compared by, each with the dataset's name."""
+    global _threaded
+    for name, batch in others:
+        _threaded = True
+        yield Compared(name, facts_of(batch, section), batch.table.column("id"))
 
 
 def parts(source: Source, context: Context, section: AuditSection, workers: int) -> Iterator[Part]:
@@ -74,13 +97,14 @@ def parts(source: Source, context: Context, section: AuditSection, workers: int)
         AerieError: a worker died.
 
     """
+    global _threaded
     if workers <= 1:
+        _threaded = True
         yield from (examine(batch, section) for batch in source.batches(context))
         return
-    setup = _Setup(context.record, context.expect, list(context.allow), list(context.deny), context.heldout, context.prices, section)
     waiting: deque[Future[Part]] = deque()
     try:
-        with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start, initargs=(setup,)) as pool:
+        with _pool(context, section, workers) as pool:
             for rows in source.rows():
                 waiting.append(pool.submit(_examine, rows))
                 if len(waiting) > _AHEAD * workers:

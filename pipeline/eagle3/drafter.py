@@ -90,7 +90,7 @@ def _rotate(heads: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> t
     cos, sin = (part[:, None] for part in angles)
     half = heads.shape[-1] // 2
     turned = torch.cat([-heads[..., half:], heads[..., :half]], -1)
-    return heads * cos + turned * sin
+    return (heads * cos + turned * sin).to(heads.dtype)  # under autocast heads are narrow and the angles are not
 
 
 class Drafter(nn.Module):

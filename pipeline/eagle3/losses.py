@@ -12,10 +12,11 @@ import torch
 
 LossKind = Literal["kl", "lk_alpha", "lk_lambda"]
 
-CHUNK = 1024
-"""Supervised positions at a time."""
+CHUNK = 256
+"""Supervised positions at a time: few enough for their logits to stay near the processor."""
 _VOCAB_CHUNK = 32768
 _CACHE_BYTES = 256 << 20
+_LEAST_ALPHA = 1e-9
 
 
 class Teacher:
@@ -26,15 +27,37 @@ class Teacher:
         self.hidden, self.head_rows = hidden, head_rows
         self.full = None if full_head is None else full_logsumexp(hidden, full_head)
         small = len(hidden) * len(head_rows) * 4 <= _CACHE_BYTES
-        self._cached = self._logits(hidden) if small else None
+        self._cached = self._judge(hidden) if small else None
 
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            return (hidden @ self.head_rows.T).float()
+    @torch.no_grad()
+    def _judge(self, hidden: torch.Tensor) -> "Judgement":
+        parts = [_judgement((rows @ self.head_rows.T).float()) for rows in hidden.split(CHUNK)]
+        return Judgement(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
-    def logits(self, positions: torch.Tensor) -> torch.Tensor:
-        """Float32 logits [rows, draft_vocab] at some of the positions."""
-        return self._cached[positions] if self._cached is not None else self._logits(self.hidden[positions])
+    def at(self, positions: torch.Tensor) -> "Judgement":
+        """Distributions at some of the positions."""
+        if self._cached is None:
+            return self._judge(self.hidden[positions])
+        return Judgement(*(column[positions] for column in self._cached))
+
+
+class Judgement(NamedTuple):
+    """The teacher's word on some rows, over the draft vocabulary."""
+
+    chances: torch.Tensor
+    """Float32 [rows, draft_vocab]: softmax over the draft vocabulary."""
+    minus_entropy: torch.Tensor
+    """[rows]: sum of p log p."""
+    logsumexp: torch.Tensor
+    """[rows]: of the logits, so that p over the whole vocabulary is p exp(logsumexp - full)."""
+    likeliest: torch.Tensor
+    """int64 [rows]: draft id."""
+
+
+def _judgement(logits: torch.Tensor) -> Judgement:
+    total = torch.logsumexp(logits, -1)
+    chances = (logits - total[:, None]).exp()
+    return Judgement(chances, torch.linalg.vecdot(chances, logits) - total, total, logits.argmax(-1))
 
 
 def full_logsumexp(hidden: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
@@ -56,23 +79,27 @@ def full_argmax(hidden: torch.Tensor, head: torch.Tensor, rows: int = 512) -> to
         return torch.cat(best) if best else torch.zeros(0, dtype=torch.int64, device=hidden.device)
 
 
-def row_losses(kind: LossKind, logits: torch.Tensor, teacher: torch.Tensor, full: torch.Tensor | None) -> torch.Tensor:
-    """Loss of each row [rows] from draft and teacher logits [rows, draft_vocab] and, for LK, the teacher's full log-sum [rows]."""
-    drafted = torch.log_softmax(logits.float(), -1)
-    if kind == "lk_alpha":
-        return -_alpha(drafted, teacher, full).clamp(min=1e-9).log()
-    wanted = torch.log_softmax(teacher, -1)
-    divergence = (wanted.exp() * (wanted - drafted)).sum(-1)
+def losses_and_slopes(kind: LossKind, logits: torch.Tensor, teacher: Judgement, full: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Loss of each row [rows] and its gradient [rows, draft_vocab] by the draft logits; ``full`` is the teacher's whole log-sum, for LK.
+
+    KL(p || q) = sum p log p - sum p x + logsumexp x for logits x, and its gradient is q - p. With a_v = min(p_v, q_v), the gradient of
+    alpha = sum a_v is q_v ([q_v < p_v] - sum_{q < p} q).
+    """
+    total = torch.logsumexp(logits, -1)
+    divergence = teacher.minus_entropy - torch.linalg.vecdot(teacher.chances, logits) + total
+    q = (logits - total[:, None]).exp_()
     if kind == "kl":
-        return divergence
-    alpha = _alpha(drafted, teacher, full)
-    weight = (-alpha.detach()).exp()
-    return weight * divergence + (1 - weight) * (1 - alpha)
-
-
-def _alpha(drafted: torch.Tensor, teacher: torch.Tensor, full: torch.Tensor | None) -> torch.Tensor:
+        return divergence, q.sub_(teacher.chances)
     assert full is not None, "the LK losses need the teacher normalized over the whole vocabulary"
-    return torch.minimum((teacher - full[:, None]).exp(), drafted.exp()).sum(-1)
+    p = teacher.chances * (teacher.logsumexp - full).exp()[:, None]
+    alpha = torch.minimum(p, q).sum(-1)
+    below = q * (q < p)
+    rise = below - q * below.sum(-1, keepdim=True)
+    if kind == "lk_alpha":
+        alpha = alpha.clamp(min=_LEAST_ALPHA)
+        return -alpha.log(), -rise / alpha[:, None]
+    weight = (-alpha).exp()
+    return weight * divergence + (1 - weight) * (1 - alpha), weight[:, None] * (q - teacher.chances) - (1 - weight)[:, None] * rise
 
 
 class HeadLoss(NamedTuple):
@@ -96,15 +123,11 @@ class _HeadLoss(torch.autograd.Function):
         cast = head.to(hidden.dtype)
         for start in range(0, len(hidden), CHUNK):
             part, at = hidden[start : start + CHUNK], positions[start : start + CHUNK]
-            wanted = teacher.logits(at)
-            full = None if teacher.full is None else teacher.full[at]
-            logits = (part @ cast.T).float().detach()
-            with torch.enable_grad():
-                logits.requires_grad_()
-                loss = row_losses(kind, logits, wanted, full).sum()
-            (slope,) = torch.autograd.grad(loss, logits)
-            total += loss.detach()
-            correct += (logits.argmax(-1) == wanted.argmax(-1)).sum()
+            wanted = teacher.at(at)
+            logits = (part @ cast.T).float()
+            correct += (logits.argmax(-1) == wanted.likeliest).sum()
+            loss, slope = losses_and_slopes(kind, logits, wanted, None if teacher.full is None else teacher.full[at])
+            total += loss.sum()
             slope = slope.to(hidden.dtype)
             dhidden[start : start + CHUNK] = slope @ cast
             dhead += slope.T @ part

@@ -51,7 +51,7 @@ def run(config: Config, *, checkpoint: Path, record: Path, model: Path, eval: Pa
     settings = config.evaluate
     use_threads(settings.threads)
     checked = read_model(record, TargetRecord)
-    questions = _questions(settings, config.digest, checked)
+    questions = read_questions(settings, config.digest, checked)
     target = open_model(model, dtype=settings.dtype, device=settings.device)
     embedding = target.model.get_input_embeddings().weight
     drafter = load_drafter(checkpoint, embedding, target.source.sha256).to(target.device)
@@ -65,7 +65,7 @@ def run(config: Config, *, checkpoint: Path, record: Path, model: Path, eval: Pa
     write_json(eval, _report(settings, questions, talks, anchors, offline, bench))
 
 
-def _questions(settings: EvaluateSection, digest: str | None, record: TargetRecord) -> list[Question]:
+def read_questions(settings: EvaluateSection, digest: str | None, record: TargetRecord) -> list[Question]:
     """Read and render the held-out prompts.
 
     Raises:

@@ -1,6 +1,7 @@
 """What may still be spent. A request is let through only when its worst case fits under every cap, whatever else is in flight."""
 
 import asyncio
+from collections import deque
 from dataclasses import dataclass
 
 from pipeline.generate.config import BudgetSection
@@ -38,7 +39,7 @@ class Budget:
             Cap("build budget", build, spent_build.pico, spent_build.tokens),
         )
         self.in_flight = 0
-        self._settled = asyncio.Event()
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     def refusal(self, pico: int, tokens: int) -> Cap | None:
         """Cap that a request would pass now, or None."""
@@ -50,18 +51,29 @@ class Budget:
             return False
         self._add(pico, tokens)
         self.in_flight += 1
+        self.wake(1)  # there may be room for one more
         return True
 
     def settle(self, reserved: tuple[int, int], charged: tuple[int, int]) -> None:
         """Replace what a request had reserved by what it is charged."""
         self._add(charged[0] - reserved[0], charged[1] - reserved[1])
         self.in_flight -= 1
-        self._settled.set()
-        self._settled = asyncio.Event()
+        self.wake(1)
 
     async def settlement(self) -> None:
-        """Wait until some request settles: that may free room."""
-        await self._settled.wait()
+        """Wait until a request settles and this one is next: that may have freed room."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        await future
+
+    def wake(self, count: int | None = None) -> None:
+        """Let some who wait for room try again, or all: not all at each settlement, since thousands may wait at the edge of a cap."""
+        left = len(self._waiting) if count is None else count
+        while left > 0 and self._waiting:
+            future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
+                left -= 1
 
     def _add(self, pico: int, tokens: int) -> None:
         for cap in self._caps:

@@ -35,6 +35,10 @@ _HOPELESS = 25
 """Prompts that may fail for good before the first answer; after them the run stops instead of asking all the others."""
 
 
+_UNSENT = (0, 0, 0, None, None, "unsent", "the run stopped first", None, None, None, None, None)
+"""Settlement of a request whose row was written and which then was not sent."""
+
+
 class Ending(StrEnum):
     """Why a run ended."""
 
@@ -74,6 +78,7 @@ class Engine:
         self._template = orjson.dumps(job.asker.template(job.admission))
         retry = job.provider.retry
         self._gate = Gate(job.provider.concurrency, breaker=retry.breaker, base=retry.base, longest=retry.max_wait)
+        self._judged: dict[str | None, str | None] = {}
         self._workers: list[asyncio.Task[None]] = []
         self.error: AerieError | None = None
         self.ending = Ending.DONE
@@ -105,8 +110,13 @@ class Engine:
                 worker.cancel()
             return
         self.ending = Ending.INTERRUPTED
-        self._gate.stop()
+        self._stop()
         self._watch.say(f"generate: stopping; {self._budget.in_flight} answers that are on their way are awaited (once more to abort at once)")
+
+    def _stop(self) -> None:
+        """Send nothing more; wake everyone who waits for a turn or for room in the budget."""
+        self._gate.stop()
+        self._budget.wake()
 
     def _halt(self, error: AerieError) -> None:
         """End the run for a reason that concerns every prompt; what is in flight still arrives."""
@@ -114,7 +124,7 @@ class Engine:
             self.error = error
             if self.ending is Ending.DONE:
                 self.ending = Ending.STOPPED
-        self._gate.stop()
+        self._stop()
 
     async def _tick(self) -> None:
         patience = self._job.provider.retry.patience
@@ -148,19 +158,23 @@ class Engine:
                 self._source.finish(item[0])
         except AerieError as error:
             self._halt(error)
+        except Exception:  # a fault of ours, or a damaged ledger: end the run with it, not after everything else was asked
+            self._stop()
+            raise
 
     async def _settle_prompt(self, key: str, prompt: Prompt) -> None:
         """Ask one prompt until it is answered, has failed for good, or the run stops."""
         ask = self._job.asker.ask(prompt, key, self._template, self._job.admission.price)
         tries = Tries()
         while await self._gate.enter():
-            try:
-                if not await self._afford(ask):
-                    return
-                outcome = await self._attempt(ask)
-            finally:
+            if not await self._afford(ask):
                 self._gate.leave()
+                return
+            outcome = await self._attempt(ask)
             if outcome is None:
+                return
+            if outcome.verdict is Verdict.ANSWER:
+                self._count_answer(outcome)
                 return
             tries = tries.after(outcome, probing=self._gate.probing)
             step = next_step(outcome, tries, self._job.provider.retry, random.random())  # noqa: S311
@@ -187,29 +201,42 @@ class Engine:
         self.cap_fails = cap.section.on_exhausted == "fail"
         if self.ending is Ending.DONE:
             self.ending = Ending.BUDGET
-        self._gate.stop()
+        self._stop()
 
     async def _attempt(self, ask: Ask) -> Outcome | None:
-        """Send one request, between two commits: its worst case before, its outcome and bytes after. None when the run stopped before it left."""
+        """Send one request, between two commits: its worst case before, its outcome and bytes after. None when the run stopped before it left.
+
+        The turn at the gate ends with the answer's last byte: while it goes to the disk, the next request is on its way.
+        """
         job, attempt = self._job, self._next_attempt
         self._next_attempt += 1
         reserved = charged = (ask.most_pico, ask.most_tokens)
         try:
-            await self._writer.reserve((attempt, ask.key, job.dataset, job.purse, job.run, *reserved, time.time()))
-            if self._gate.stopped:
-                charged = (0, 0)
-                await self._writer.settle(Settlement(attempt, ask.key, "failed", (0, 0, 0, None, None, "unsent", "the run stopped first", *[None] * 5), None))
-                return None
-            started = time.monotonic()
-            outcome, body = await self._exchange(ask)
+            try:
+                await self._writer.reserve((attempt, ask.key, job.dataset, job.purse, job.run, *reserved, time.time()))
+                if self._gate.stopped:
+                    charged = (0, 0)
+                    await self._writer.settle(Settlement(attempt, ask.key, "failed", _UNSENT, None))
+                    return None
+                started = time.monotonic()
+                outcome, body = await self._exchange(ask)
+                seconds = time.monotonic() - started
+            finally:
+                self._gate.leave()
             charged = _charge(outcome, reserved)
-            policy = other_provider(outcome.provider, job.provider, job.admission.admitted) if outcome.verdict is Verdict.ANSWER else None
-            await self._writer.settle(_settlement(attempt, ask.key, outcome, charged, policy, body, time.monotonic() - started))
+            policy = self._policy(outcome.provider) if outcome.verdict is Verdict.ANSWER else None
+            await self._writer.settle(_settlement(attempt, ask.key, outcome, charged, policy, body, seconds))
             self._watch.outside += (policy or other_model(outcome.model, job.provider)) is not None
             self._watch.uncertain_pico += charged[0] if outcome.cost_pico is None else 0
             return outcome
         finally:
             self._budget.settle(reserved, charged)
+
+    def _policy(self, provider: str | None) -> str | None:
+        """Why an answer of that provider lies outside the policy; each name is judged once."""
+        if provider not in self._judged:
+            self._judged[provider] = other_provider(provider, self._job.provider, self._job.admission.admitted)
+        return self._judged[provider]
 
     async def _exchange(self, ask: Ask) -> tuple[Outcome, bytes | None]:
         try:
@@ -218,16 +245,20 @@ class Engine:
             return judge_lost(lost), None
         return judge(reply, price=self._job.price, errors=self._job.provider.errors, now=time.time()), reply.body
 
+    def _count_answer(self, outcome: Outcome) -> None:
+        self._count_cost(outcome)
+        self._watch.answered += 1
+        self._watch.last_answer = time.monotonic()
+        self._gate.succeeded()
+
+    def _count_cost(self, outcome: Outcome) -> None:
+        self._watch.pico += outcome.cost_pico or 0
+        self._watch.tokens += outcome.completion_tokens or 0
+
     def _react(self, prompt: Prompt, outcome: Outcome, step: Step) -> None:
-        """Count an outcome, and let all the others know what it means for them."""
+        """Count a failure, and let all the others know what it means for them."""
         watch = self._watch
-        watch.pico += outcome.cost_pico or 0
-        watch.tokens += outcome.completion_tokens or 0
-        if outcome.verdict is Verdict.ANSWER:
-            watch.answered += 1
-            watch.last_answer = time.monotonic()
-            self._gate.succeeded()
-            return
+        self._count_cost(outcome)
         self._slow_down(outcome, step)
         if step.verdict is Verdict.RETRY:
             watch.retried += 1

@@ -4,14 +4,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
 from pipeline.generate.money import Price, billed_cost, billed_tokens
 from pipeline.generate.policy import mapping, served_by
 from pipeline.generate.waiting import asked_wait
-from pipeline.http import Lost, Reply
+
+if TYPE_CHECKING:
+    from pipeline.http import Lost, Reply  # the network client is slow to import, and writing responses.jsonl needs only `payload`
 
 
 class Verdict(StrEnum):
@@ -63,13 +65,12 @@ def payload(body: bytes) -> bytes:
     return rest
 
 
-def judge_lost(lost: Lost, known_free: bool = False) -> Outcome:
+def judge_lost(lost: "Lost") -> Outcome:
     """Judge a request without an answer: nothing is owed when it never left; else it may be billed."""
-    free = known_free or not lost.sent
-    return Outcome(Verdict.RETRY, lost.kind, str(lost), cost_pico=0 if free else None, outage=True)
+    return Outcome(Verdict.RETRY, lost.kind, str(lost), cost_pico=None if lost.sent else 0, outage=True)
 
 
-def judge(reply: Reply, *, price: Price | None, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
+def judge(reply: "Reply", *, price: Price | None, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
     """Judge an answer. ``now`` is the time as seconds since the epoch, for `Retry-After` dates."""
     raw = payload(reply.body)
     if reply.status != 200:

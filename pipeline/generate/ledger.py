@@ -88,6 +88,7 @@ def connect(folder: Path, *, readonly: bool = False) -> sqlite3.Connection:
         db = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")  # NORMAL would let a power cut take back what a request was promised
+        db.execute("PRAGMA wal_autocheckpoint=8000")  # 32 MiB: pages that many rows share are copied back once for all of them
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version == 0 and not readonly:
             db.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from pipeline.artifacts import read_bytes, sha256_file, to_json, write_bytes, write_jsonl
+from pipeline.artifacts import read_bytes, remove_leftovers, sha256_file, to_json, write_bytes, write_jsonl
 from pipeline.generate import ledger
 from pipeline.generate.config import ProviderSection, SamplingSection
 from pipeline.generate.policy import Admission, admit, parse_endpoints
@@ -31,6 +31,8 @@ class Outputs:
         self.responses = responses
         self.summary = summary
         self.dataset = responses.parent.name
+        for path in (responses, summary):  # the store's lock makes this the only writer
+            remove_leftovers(path)
         self._recorded = self._read_record()
         self._ours = self._recorded is not None and responses.exists() and self._is_as_written(*self._recorded[1:3])
 

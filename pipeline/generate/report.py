@@ -1,9 +1,7 @@
 """What a run says before and after: the plan, the summary file, the table for people."""
 
 import sqlite3
-from typing import Any
-
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from pipeline.generate.config import BudgetSection, ProviderSection
 from pipeline.generate.ledger import Spending, latencies
@@ -13,6 +11,9 @@ from pipeline.generate.projection import Totals
 from pipeline.generate.survey import Survey
 from pipeline.generate.watch import Watch
 from pipeline.schema.responses import GenerateSummary, ProviderCounts
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def plan_lines(
@@ -62,8 +63,10 @@ def summary_of(totals: Totals, admission: Admission | None, remaining: Survey | 
     )
 
 
-def final_table(watch: Watch, db: sqlite3.Connection, run: int, seconds: float) -> Table:
+def final_table(watch: Watch, db: sqlite3.Connection, run: int, seconds: float) -> "Table":
     """Sum a run up for people: what was done, what failed and why, money, speed, and each provider's latency."""
+    from rich.table import Table
+
     table = Table(title="generate: this run", title_justify="left", show_header=False)
     per_million = f" (${to_usd(watch.pico) / watch.tokens * 1e6:.3f}/M tokens)" if watch.tokens else ""
     rows: list[tuple[str, Any]] = [

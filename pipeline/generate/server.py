@@ -5,7 +5,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -13,7 +13,9 @@ from pipeline.errors import ConfigError, ProviderError
 from pipeline.generate.config import ProviderSection
 from pipeline.generate.money import price_of
 from pipeline.generate.policy import Admission, admit, parse_endpoints
-from pipeline.http import Timeouts, fetch
+
+if TYPE_CHECKING:
+    from pipeline.http import Timeouts  # the network client is slow to import, and a rerun needs none
 
 
 def api_key(section: ProviderSection) -> str | None:
@@ -43,8 +45,10 @@ def headers(section: ProviderSection) -> dict[str, str]:
     return found
 
 
-def timeouts(section: ProviderSection) -> Timeouts:
+def timeouts(section: ProviderSection) -> "Timeouts":
     """Deadlines of every request."""
+    from pipeline.http import Timeouts
+
     return Timeouts(section.timeout.connect, section.timeout.read, section.timeout.total)
 
 
@@ -80,6 +84,8 @@ def endpoints_document(section: ProviderSection) -> Any:
         ProviderError: the server cannot be reached, or refuses.
 
     """
+    from pipeline.http import fetch
+
     assert section.base_url is not None
     path = f"/models/{section.model}/endpoints"
     reply = asyncio.run(fetch(section.base_url, path, headers=headers(section), timeouts=timeouts(section)))

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -14,14 +15,20 @@ from typing import Any
 from pipeline.errors import AerieError
 from pipeline.generate.ledger import store_error
 
-_LINGER = 0.004
-"""Seconds to gather rows for one commit: a commit costs a disk flush whatever it holds."""
+_LINGER = 2e-5
+"""Seconds a request in flight to gather rows for one commit, since a commit costs a disk flush whatever it holds: 20 ms at 1,000."""
+_LONGEST_LINGER = 0.02
 
-_NEW = "INSERT INTO attempts(id, key, dataset, purse, run, state, charge_pico, charge_tokens, sent_at) VALUES(?, ?, ?, ?, ?, 'sent', ?, ?, ?)"
-_SETTLE = """UPDATE attempts SET state=?, charge_pico=?, charge_tokens=?, cost_pico=?, prompt_tokens=?, completion_tokens=?, kind=?, message=?, status=?, provider=?,
-model=?, policy=?, seconds=? WHERE id=?"""
-_BODY = "INSERT INTO bodies(attempt, sha256, body) VALUES(?, ?, ?)"
-_ANSWER = "INSERT OR REPLACE INTO answers(key, attempt) VALUES(?, ?)"
+_CHUNK = 200
+"""Rows of one statement, below SQLite's limit of 32,766 values."""
+
+_NEW = "INSERT INTO attempts(id, key, dataset, purse, run, charge_pico, charge_tokens, sent_at, state) VALUES {rows}"
+_SETTLE = """WITH v(id, state, charge_pico, charge_tokens, cost_pico, prompt_tokens, completion_tokens, kind, message, status, provider, model, policy, seconds) AS (VALUES {rows})
+UPDATE attempts SET state=v.state, charge_pico=v.charge_pico, charge_tokens=v.charge_tokens, cost_pico=v.cost_pico, prompt_tokens=v.prompt_tokens,
+completion_tokens=v.completion_tokens, kind=v.kind, message=v.message, status=v.status, provider=v.provider, model=v.model, policy=v.policy, seconds=v.seconds
+FROM v WHERE attempts.id=v.id"""
+_BODY = "INSERT INTO bodies(attempt, sha256, body) VALUES {rows}"
+_ANSWER = "INSERT OR REPLACE INTO answers(key, attempt) VALUES {rows}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,8 @@ class Settlement:
 class Writer:
     """Takes rows from the event loop and commits them in its own thread."""
 
-    def __init__(self, db: sqlite3.Connection, path: Path, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, db: sqlite3.Connection, path: Path, loop: asyncio.AbstractEventLoop, *, in_flight: int) -> None:
+        self._linger = min(_LONGEST_LINGER, _LINGER * in_flight)
         self._db = db
         self._path = path
         self._loop = loop
@@ -68,7 +76,7 @@ class Writer:
 
     def _work(self) -> None:
         while (first := self._queue.get()) is not None:
-            time.sleep(_LINGER)
+            time.sleep(self._linger)
             batch = [first]
             ended = False
             while not self._queue.empty():
@@ -95,15 +103,22 @@ class Writer:
         settled: list[Settlement] = [row for what, row, _ in batch if what == "settle"]
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            self._db.executemany(_NEW, [row for what, row, _ in batch if what == "new"])
-            self._db.executemany(_SETTLE, [(row.state, *row.values, row.attempt) for row in settled])
-            self._db.executemany(_BODY, [(row.attempt, hashlib.sha256(row.body).digest(), row.body) for row in settled if row.body is not None])
-            self._db.executemany(_ANSWER, [(row.key, row.attempt) for row in settled if row.state == "answer"])
+            self._many(_NEW, [(*row, "sent") for what, row, _ in batch if what == "new"])
+            self._many(_SETTLE, [(row.attempt, row.state, *row.values) for row in settled])
+            self._many(_BODY, [(row.attempt, hashlib.sha256(row.body).digest(), row.body) for row in settled if row.body is not None])
+            self._many(_ANSWER, [(row.key, row.attempt) for row in settled if row.state == "answer"])
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:  # a full disk has rolled it back already
                 self._db.execute("ROLLBACK")
             raise
+
+    def _many(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        """Write rows in as few statements as may be: each one takes the interpreter's lock away from the event loop and back."""
+        for start in range(0, len(rows), _CHUNK):
+            chunk = rows[start : start + _CHUNK]
+            marks = "(" + ",".join("?" * len(chunk[0])) + ")"
+            self._db.execute(statement.format(rows=",".join([marks] * len(chunk))), list(chain.from_iterable(chunk)))
 
 
 def _resolve(futures: "list[asyncio.Future[None]]", error: AerieError | None) -> None:

@@ -33,7 +33,9 @@ def run(config: Config, *, prompts: Path, responses: Path, record: Path, tokens:
     """
     target = read_model(record, TargetRecord)
     maker = RowMaker(target, open_tokenizer(target), send_tools=config.send_tools)
-    document = rebuild_file(partial(build_lines, prompts, responses), build_to_job, maker, tokens, workers_for(responses.stat().st_size, None))
+    document = rebuild_file(
+        partial(build_lines, prompts, responses), build_to_job, maker, tokens, workers_for(responses.stat().st_size if responses.is_file() else 0, None)
+    )
     write_json(summary, document)
 
 

@@ -24,7 +24,7 @@ p{max-width:46rem}.soft{color:var(--soft)}.small{font-size:.875rem}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(9.5rem,1fr));gap:.75rem;margin:1rem 0;padding:0;list-style:none}
 .cards li{background:var(--card);border:1px solid var(--line);border-radius:.5rem;padding:.6rem .8rem}
 .cards b{display:block;font-size:1.35rem;font-variant-numeric:tabular-nums}.cards span{font-size:.85rem;color:var(--soft)}
-.scroll{overflow-x:auto;border:1px solid var(--line);border-radius:.5rem}
+.scroll{overflow-x:auto;margin:.75rem 0;border:1px solid var(--line);border-radius:.5rem}
 table{border-collapse:collapse;width:100%;font-size:.9rem}caption{text-align:left;padding:.5rem .75rem;color:var(--soft)}
 th,td{padding:.4rem .75rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}tr:last-child td{border-bottom:0}
 th{background:var(--card);white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}

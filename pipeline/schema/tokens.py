@@ -35,7 +35,9 @@ class Segment:
     """A span of `completion_ids`: [start, end)."""
 
     kind: str
-    """reasoning, think_close, content, tools_open, call_open, call_id, call_args_open, call_args, call_close, tools_close, end"""
+    """Text: reasoning, content, call_id, call_args. Markers: think_open, think_close, tools_open, call_open, call_args_open, call_close,
+    tools_close, end; `special` for a special token out of place, or one that plays no role. Where a format writes a call's name
+    beside its arguments (Qwen3, DeepSeek), `call_args` holds both."""
     start: int
     end: int
 
@@ -52,8 +54,11 @@ class TokenRow:
     evidence: Evidence | None
     """How the ids are known; None when rejected."""
     count_delta: int | None
-    """Billed minus rebuilt tokens, by the provider's own convention; None when nothing was billed or rebuilt."""
+    """`billed_tokens` minus the length of `completion_ids`; None when nothing was billed or rebuilt. -1 with evidence `count` and the note
+    `terminator_not_billed` where the provider leaves the end token out of the bill. Where several choices share a bill that their sum does
+    not meet: the difference of the sums."""
     billed_tokens: int | None
+    """Completion tokens billed, reasoning included; None for each of several choices whose sum does not meet their common bill."""
     finish_reason: str | None
     provider: str | None
     segments: list[Segment]

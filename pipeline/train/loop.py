@@ -15,6 +15,7 @@ from pipeline.eagle3.unroll import Pack, Plan, pack_rows, plan_to, plan_unroll, 
 from pipeline.models import Ends
 from pipeline.train.config import TrainSection
 from pipeline.train.data import Corpus, RowRef, packs_of_epoch
+from pipeline.train.processes import Processes
 
 Item = TypeVar("Item")
 
@@ -54,8 +55,6 @@ class Learner:
         self.head_rows = ends.head[drafter.used]
         self.full_head = None if settings.loss == "kl" else ends.head
         self.optimizer = torch.optim.AdamW(drafter.parameters(), lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, foreach=False)
-        self.module: Callable[[Pack, Plan], tuple[torch.Tensor, torch.Tensor]] = self.pack_loss
-        """What a step calls for a pack; replaced by a wrapper when several processes train together."""
 
     def teacher(self, pack: Pack, plan: Plan) -> Teacher:
         """The target's distributions where the pack is supervised."""
@@ -75,25 +74,27 @@ class Learner:
                 correct.append(part.correct)
         return torch.stack(losses), torch.stack(correct)
 
-    def step(self, packs: Sequence[Pack], rate: float, total: Callable[[torch.Tensor], torch.Tensor], processes: int) -> StepResult:
-        """One optimizer step over some packs. ``total`` sums a tensor over all processes, of which there are ``processes``."""
+    def step(self, packs: Sequence[Pack], rate: float, group: Processes) -> StepResult:
+        """One optimizer step over this process's packs; counts and gradients are summed over all processes."""
         settings = self.settings
         device = self.drafter.fc.weight.device
         plans = [plan_to(plan_unroll(pack, settings.ttt_steps), device) for pack in packs]
         counted = torch.tensor([[len(s.queries) for s in plan.supervised] for plan in plans] or [[0] * settings.ttt_steps], device=device).sum(0)
-        counts = total(counted).clamp(min=1)
+        counts = group.total(counted).clamp(min=1)
         weights = settings.step_decay ** torch.arange(settings.ttt_steps, device=device) / counts
         sums = torch.zeros(2, settings.ttt_steps, device=device, dtype=torch.float64)
         self.optimizer.zero_grad(set_to_none=True)
         for pack, plan in zip(packs, plans, strict=True):
-            losses, correct = self.module(pack, plan)
-            ((losses * weights).sum() * processes).backward()  # gradients are averaged over processes
+            losses, correct = self.pack_loss(pack, plan)
+            (losses * weights).sum().backward()
             sums += torch.stack([losses.detach().double(), correct.double()])
-        norm = nn.utils.clip_grad_norm_(self.drafter.parameters(), settings.clip, foreach=False)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+        parameters = list(self.drafter.parameters())
+        group.total_gradients(parameters)
+        norm = nn.utils.clip_grad_norm_(parameters, settings.clip, foreach=False)
+        for options in self.optimizer.param_groups:
+            options["lr"] = rate
         self.optimizer.step()
-        losses, correct = total(sums)
+        losses, correct = group.total(sums)
         return StepResult(float((losses * weights).sum()), float(norm), (correct / counts).tolist())
 
 

@@ -23,6 +23,7 @@ from pipeline.section import Section
 from pipeline.train.config import TrainSection
 from pipeline.train.data import Corpus, count_supervised, open_corpus, pack
 from pipeline.train.loop import Best, Learner, StepResult, learning_rate, load_packs, prefetched, schedule
+from pipeline.train.processes import Processes, joined
 from pipeline.train.resume import Progress
 
 
@@ -51,43 +52,59 @@ def run(config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, 
         raise ArtifactError(
             f"{model}: hidden size {width}; the hidden states have {corpus.manifest.hidden_size}: they are of another target, run `dvc repro extract`"
         )
-    shape = drafter_config(settings, ends, corpus, read_model(record, TargetRecord).name)
-    counts = count_supervised(corpus)
-    used = choose_vocabulary(counts, settings.draft_vocab_size)
-    print(
-        f"train: {len(corpus.training)} rows, {len(corpus.heldout)} held out; the draft vocabulary covers {counts[used].sum() / counts.sum():.2%} of supervised tokens",
-        flush=True,
-    )
-    drafter = Drafter(shape, ends.embedding, used)
+    with joined(settings.device) as group:
+        learner = _learner(settings, ends, corpus, read_model(record, TargetRecord).name)
+        progress = Progress(checkpoint, _key(settings, corpus))
+        _say(
+            group,
+            f"{len(corpus.training)} rows, {len(corpus.heldout)} held out; the draft vocabulary covers {_coverage(learner.drafter, corpus):.2%} of supervised tokens",
+        )
+        if progress.restore(learner):
+            _say(group, f"continues after step {progress.step}")
+        group.wait()  # or the first to finish could clear what another has not read
+        _train(learner, corpus, progress, group)
+        if group.leads:
+            save_drafter(checkpoint, learner.drafter.config, progress.best.tensors)
+            write_text(log, _csv(progress.rows, settings.ttt_steps))
+            progress.clear()
+
+
+def _learner(settings: TrainSection, ends: Ends, corpus: Corpus, target: str) -> Learner:
+    """Make an untrained drafter with its teacher, on the device of the settings."""
+    used = choose_vocabulary(count_supervised(corpus), settings.draft_vocab_size)
+    drafter = Drafter(drafter_config(settings, ends, corpus, target), ends.embedding, used)
     initialize(drafter, ends.head[used], settings.seed)
-    learner = Learner(drafter, ends, settings)
-    progress = Progress(checkpoint, _key(settings, corpus))
-    if progress.restore(learner):
-        print(f"train: continues after step {progress.step}", flush=True)
-    _train(learner, corpus, progress)
-    save_drafter(checkpoint, shape, progress.best.tensors)
-    write_text(log, _csv(progress.rows))
-    progress.clear()
+    return Learner(drafter.to(settings.device), ends.to(settings.device), settings)
 
 
-def _train(learner: Learner, corpus: Corpus, progress: Progress) -> None:
+def _coverage(drafter: Drafter, corpus: Corpus) -> float:
+    counts = count_supervised(corpus)
+    return float(counts[drafter.used.cpu()].sum() / counts.sum())
+
+
+def _say(group: Processes, what: str) -> None:
+    if group.leads:
+        print(f"train: {what}", flush=True)
+
+
+def _train(learner: Learner, corpus: Corpus, progress: Progress, group: Processes) -> None:
     """Go through the schedule from where ``progress`` stands."""
     settings = learner.settings
     epochs = schedule(corpus, settings)
     steps = sum(map(len, epochs))
-    judged = judge(corpus, learner.ends, settings) if corpus.heldout else []
+    judged = judge(corpus, learner.ends, settings) if corpus.heldout and group.leads else []
     begin = 0
     for number, epoch in enumerate(epochs, 1):
         todo = epoch[max(0, progress.step - begin) :]
         begin += len(epoch)
-        for packs in prefetched(todo, lambda group: load_packs(corpus, group)):
+        for packs in prefetched(todo, lambda packs: load_packs(corpus, packs[group.rank :: group.count])):
             rate = learning_rate(progress.step, steps, settings.lr, settings.warmup)
-            result = learner.step(packs, rate, lambda counted: counted, 1)
+            result = learner.step(packs, rate, group)
             progress.step += 1
             progress.rows.append(_row(progress.step, number, rate, result))
-            if progress.step % settings.save_every == 0 and progress.step < begin:
+            if group.leads and progress.step % settings.save_every == 0 and progress.step < begin:
                 progress.save(learner)
-        if todo:
+        if todo and group.leads:
             _end_epoch(learner, judged, progress, f"epoch {number} of {settings.epochs}, step {progress.step} of {steps}")
 
 
@@ -109,9 +126,9 @@ def judge(corpus: Corpus, ends: Ends, settings: TrainSection) -> list[Judged]:
     judged = []
     for refs in pack(corpus.heldout, settings.tokens_per_batch):
         laid = pack_rows(corpus.read(refs))
-        following = torch.cat([laid.loss_mask[1:], torch.zeros(1, dtype=torch.bool)]) | laid.loss_mask
         choices = torch.zeros(len(laid.token_ids), dtype=torch.int64)
-        choices[following] = full_argmax(ends.teacher_hidden(laid.last[following].to(ends.head.dtype)), ends.head)
+        hidden = ends.teacher_hidden(laid.last[laid.loss_mask].to(ends.head.device, ends.head.dtype))
+        choices[laid.loss_mask] = full_argmax(hidden, ends.head).cpu()
         judged.append(Judged(laid, choices))
     return judged
 
@@ -157,10 +174,11 @@ def _row(step: int, epoch: int, rate: float, result: StepResult) -> dict[str, An
     return {"step": step, "epoch": epoch, "loss": result.loss, "lr": rate, "grad_norm": result.grad_norm, **accuracy, "heldout_acceptance": None}
 
 
-def _csv(rows: list[dict[str, Any]]) -> str:
+def _csv(rows: list[dict[str, Any]], steps: int) -> str:
     """Log as CSV; six digits, empty where nothing was measured."""
+    columns = ["step", "epoch", "loss", "lr", "grad_norm", *(f"accuracy_{number}" for number in range(steps)), "heldout_acceptance"]
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()} for row in rows)
     return out.getvalue()

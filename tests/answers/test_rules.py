@@ -221,3 +221,17 @@ def test_segments_cover_the_answer_and_name_its_parts(maker: RowMaker, tokenizer
     assert [token for span in row.spans for token in got[span.start : span.end]] == got
     texts = {span.kind: tokenizer.decode_bytes(got[span.start : span.end]).decode() for span in row.spans}
     assert (texts["reasoning"], texts["content"], texts["call_id"], texts["call_args"]) == ("Think.", "Say.", "functions.f:0", '{"a": 1}')
+
+
+def test_two_texts_for_the_reasoning_are_told_apart_by_the_bill_or_not_at_all(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    def row(first: str, second: str, billed: int) -> Row:
+        value = body(first, "Say.", billed=billed)
+        value["choices"][0]["message"]["reasoning_content"] = second
+        return rows_of(maker, value)[0]
+
+    short, long = ids(tokenizer, "One.", CLOSE, "Say.", END), ids(tokenizer, "One and two.", CLOSE, "Say.", END)
+    is_exact(row("One.", "One and two.", len(long)), long)
+    is_exact(row("One.", "One and two.", len(short)), short)
+    same = row("One.", "Two.", len(short))
+    assert (same.evidence, same.status, same.reason) == ("text", "flag", "ambiguous_count")
+    assert any(note.startswith("equal_count") for note in same.notes)

@@ -14,7 +14,21 @@ from pipeline.audit.grams import gram_hashes, sequence_hash
 from pipeline.audit.heldout import Heldout
 from pipeline.schema.tokens import Segment, TokenRow
 from pipeline.tokens import Tokenizer
-from tests.audit.rows import CALL_ARGS, CALL_OPEN, END, PROMPT, THINK_CLOSE, TOOLS_CLOSE, answer, assemble, batch, clean_rows, complaints
+from tests.audit.rows import (
+    CALL_ARGS,
+    CALL_CLOSE,
+    CALL_OPEN,
+    END,
+    PROMPT,
+    THINK_CLOSE,
+    THINK_OPEN,
+    TOOLS_CLOSE,
+    answer,
+    assemble,
+    batch,
+    clean_rows,
+    complaints,
+)
 from tests.audit.test_structure import SEVEN, spoiled
 
 WEATHER = {
@@ -27,6 +41,8 @@ WEATHER = {
 ASKED = {"messages": [{"role": "user", "content": "hello"}], "tools": [WEATHER]}
 USAGE = {"prompt_tokens": 1000, "completion_tokens": 2000, "cost": 0.0046, "completion_tokens_details": {"reasoning_tokens": 4}}
 RESPONSE = {"provider": "alpha", "model": "kimi", "response": {"usage": USAGE, "choices": [{"message": {"content": "Five."}}]}}
+TOOLLESS: list[dict[str, Any]] = [{"messages": []}, {"messages": [], "tools": []}]
+TWO_PRICES = [TokenPrice(prompt=9, completion=9), TokenPrice(prompt=0.6, completion=2.0), TokenPrice(prompt=0, completion=0)]
 LOREM = "Seven ships sailed past the old lighthouse before the storm broke over the northern bay and scattered every gull."
 
 
@@ -40,6 +56,8 @@ class Case:
     response: dict[str, Any] = field(default_factory=lambda: RESPONSE)
     settings: dict[str, Any] = field(default_factory=dict)
     context: Callable[[Context], Context] = lambda context: context
+    says: str = ""
+    """Part of the message."""
 
 
 def with_ids(row: TokenRow, ids: list[int]) -> TokenRow:
@@ -51,7 +69,10 @@ def first(ids: list[int], token: int) -> int:
 
 
 def structure_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
-    return {name: [Case(replace(row, segments=[]), position)] for name, (row, position) in spoiled(tokenizer).items()}
+    cases = {name: [Case(replace(row, segments=[]), position)] for name, (row, position) in spoiled(tokenizer).items()}
+    itself = answer(tokenizer, prompt_ids=[1008, 7574])
+    cases["no_think_open"].append(Case(with_ids(itself, [1008, THINK_OPEN, *itself.completion_ids]), 1))
+    return cases
 
 
 def sanity_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
@@ -73,8 +94,16 @@ def sanity_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
             Case(replace(row, segments=row.segments[:-1]), len(ids) - 1),
             Case(replace(row, segments=[row.segments[0], *row.segments[2:]]), close),
             Case(replace(row, segments=[Segment("reasoning", 0, close), Segment("think_close", close, len(ids))]), close),
+            Case(replace(row, segments=[*row.segments[:2], Segment("content", close + 1, close + 1), *row.segments[2:]]), close + 1),
+            Case(replace(row, segments=[*row.segments[:2], Segment("content", close + 1, len(ids))]), len(ids) - 1, says="<|im_end|> (163586) inside"),
+            Case(replace(row, segments=[*row.segments, Segment("content", len(ids), len(ids) + 1)]), len(ids) - 1),
         ],
-        "valid_utf8": [Case(with_ids(row, [*ids[:-1], half, *ids[-1:]]), len(ids) - 1)],
+        "valid_utf8": [
+            Case(with_ids(row, [*ids[:-1], half, *ids[-1:]]), len(ids) - 1),
+            Case(with_ids(row, [*ids[:-1], half]), len(ids) - 1),
+            Case(replace(with_ids(row, [*ids[:close], half, THINK_CLOSE, 13]), finish_reason="length"), close),
+            Case(replace(with_ids(row, [*ids[:close], half, 13]), finish_reason="length"), close),
+        ],
         "replacement_characters": [Case(with_ids(row, [*text, END]), next(i for i, t in enumerate(text) if b"\xef\xbf\xbd"[:1] in tokenizer.token_bytes(t)))],
         "control_characters": [Case(with_ids(row, bell), bell.index(tokenizer.encode("\x07")[0]))],
     }
@@ -97,15 +126,22 @@ def outcome_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         ],
         "model_name": [Case(row, settings={"admit": ["kimi-k2.5"]})],
         "answer_error": [Case(row, response={"error": {"kind": "http_502", "message": "bad gateway"}}), Case(replace(row, finish_reason="error"))],
-        "rejected": [Case(replace(row, status="reject", reason="no_think_close", completion_ids=[], segments=[]))],
-        "truncated": [Case(replace(row, finish_reason="length"), len(row.completion_ids) - 1)],
+        "rejected": [Case(replace(row, status="reject", reason="no_think_close", completion_ids=[], segments=[]), says="no_think_close")],
+        "truncated": [
+            Case(replace(row, finish_reason="length"), len(row.completion_ids) - 1),
+            Case(replace(with_ids(row, [1008]), finish_reason="length"), 0),
+        ],
         "content_filter": [Case(replace(row, finish_reason="content_filter"))],
         "refusal": [
             Case(answer(tokenizer, content="I\u2019m sorry, but I can\u2019t help with that.")),
             Case(row, response={"response": {"choices": [{"message": {"refusal": "No."}}]}}),
         ],
         "empty_content": [Case(answer(tokenizer, content=" \n"))],
-        "expect_reasoning": [Case(with_ids(row, only_content), context=expect(required)), Case(row, context=expect(forbidden))],
+        "expect_reasoning": [
+            Case(with_ids(row, only_content), context=expect(required)),
+            Case(with_ids(row, [THINK_CLOSE, *only_content]), context=expect(required)),
+            Case(row, context=expect(forbidden)),
+        ],
         "expect_tool_calls": [
             Case(row, context=expect(required)),
             Case(call, call.completion_ids.index(CALL_OPEN), context=expect(forbidden)),
@@ -142,9 +178,15 @@ def billing_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
     prices = {"alpha": TokenPrice(prompt=0.6, completion=2.0)}
     dear = {**RESPONSE, "response": {"usage": {**USAGE, "cost": 0.0056}}}
     return {
-        "count_difference": [Case(replace(row, count_delta=65, billed_tokens=390)), Case(replace(row, count_delta=-65, billed_tokens=390))],
-        "reasoning_count": [Case(long, first(long.completion_ids, THINK_CLOSE))],
-        "cost": [Case(row, response=dear, settings={"prices": prices})],
+        "count_difference": [Case(replace(row, count_delta=65, billed_tokens=390)), Case(replace(row, count_delta=-65, billed_tokens=390), says="65 fewer")],
+        "reasoning_count": [
+            Case(long, first(long.completion_ids, THINK_CLOSE)),
+            Case(with_ids(row, [THINK_CLOSE, 13, END]), 0, response={"response": {"usage": {"completion_tokens_details": {"reasoning_tokens": 30}}}}),
+        ],
+        "cost": [
+            Case(row, response=dear, settings={"prices": prices}),
+            Case(row, response=dear, context=lambda context: replace(context, prices={"alpha": TWO_PRICES}), says="$0.004600"),
+        ],
     }
 
 
@@ -161,9 +203,18 @@ def content_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
     held = answer(tokenizer, content=LOREM)
     return {
         "token_loop": [Case(with_ids(row, loop), first(loop, 22931))],
-        "repeated_ngrams": [Case(with_ids(row, [*ids[:3], *phrase, *ids[3:]]), 3 + 20)],
-        "compression": [Case(with_ids(row, [*ids[:3], *tokenizer.encode("ab " * 400), *ids[3:]]))],
-        "language": [Case(answer(tokenizer, content="Ответ на этот вопрос равен пяти, и это совсем просто."))],
+        "repeated_ngrams": [
+            Case(with_ids(row, [*ids[:3], *phrase, *ids[3:]]), 3 + 20),
+            Case(with_ids(row, phrase), 20, settings={"min_tokens": len(phrase)}),
+        ],
+        "compression": [
+            Case(with_ids(row, [*ids[:3], *tokenizer.encode("ab " * 400), *ids[3:]])),
+            Case(with_ids(row, tokenizer.encode("ab " * 400)), settings={"min_bytes": 1200}),
+        ],
+        "language": [
+            Case(answer(tokenizer, content="Ответ на этот вопрос равен пяти, и это совсем просто."), says="0% of the prompt's"),
+            Case(answer(tokenizer, content="Ответ"), settings={"min_letters": 5, "min_share": 1.0}),
+        ],
         "contamination": [
             Case(row, context=lambda context: replace(context, heldout=heldout)),
             Case(
@@ -180,7 +231,10 @@ def content_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         ],
         "duplicate_prompts": [Case(replace(clean_rows(tokenizer, 1)[0], completion_ids=ids, segments=[]))],
         "duplicate_completions": [Case(replace(clean_rows(tokenizer, 1)[0], prompt_ids=PROMPT))],
-        "near_duplicates": [Case(nearly, settings={"min_tokens": 32, "_also": long})],
+        "near_duplicates": [
+            Case(nearly, settings={"min_tokens": 32, "_also": long}),
+            Case(replace(long, id="same"), settings={"min_similarity": 1.0, "_also": long}, says="as long"),
+        ],
     }
 
 
@@ -189,8 +243,7 @@ def all_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
     return {name: cases for part in parts for name, cases in part(tokenizer).items()}
 
 
-@pytest.mark.parametrize("name", list(CHECKS))
-def test_each_planted_fault_is_found_in_its_row_at_its_position(context: Context, tokenizer: Tokenizer, name: str) -> None:
+def planted_faults_are_found(context: Context, tokenizer: Tokenizer, name: str) -> None:
     for case in all_cases(tokenizer)[name]:
         also = case.settings.pop("_also", clean_rows(tokenizer, 2)[1])
         rows = [clean_rows(tokenizer, 1)[0], also, case.row]
@@ -200,6 +253,12 @@ def test_each_planted_fault_is_found_in_its_row_at_its_position(context: Context
         mine = [complaint for complaint in found if complaint.row == 2]
         assert [complaint.position for complaint in mine][:1] == [case.position], (case, found)
         assert mine[0].message
+        assert case.says in mine[0].message, mine
+
+
+@pytest.mark.parametrize("name", list(CHECKS))
+def test_each_planted_fault_is_found_in_its_row_at_its_position(context: Context, tokenizer: Tokenizer, name: str) -> None:
+    planted_faults_are_found(context, tokenizer, name)
 
 
 def test_every_check_has_a_planted_fault(tokenizer: Tokenizer) -> None:
@@ -212,12 +271,138 @@ def usage_of(row: TokenRow) -> dict[str, Any]:
     return {**RESPONSE, "response": {"usage": usage}}
 
 
-@pytest.mark.slow
-def test_ten_thousand_clean_rows_raise_no_alarm(context: Context, tokenizer: Tokenizer) -> None:
+def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
+    """Rows that stand right at a limit, or to which a check does not apply: silence is right."""
+    row, call = answer(tokenizer), answer(tokenizer, calls=[("get_weather", {"city": "Oslo"}), ("get_weather", {"city": "Rome"})])
+    ids = row.completion_ids
+    close = first(ids, THINK_CLOSE)
+    gone = replace(row, completion_ids=[], segments=[], status="reject", evidence=None, reason="no_think_close")
+    cut = replace(row, finish_reason="length")
+    pieces = [next(token for token in range(1000) if tokenizer.token_bytes(token) == bytes([byte])) for byte in (0xF0, 0x9F, 0x98)]
+    verse = tokenizer.encode(LOREM)
+    squares = " ".join(str(i * i) for i in range(200))
+    required, forbidden = (ExpectSection(reasoning=word, tool_calls=word) for word in ("required", "forbidden"))
+    only_content = with_ids(replace(row, prompt_ids=[*PROMPT, THINK_CLOSE]), [*tokenizer.encode("Five."), END])
+    prices = {"alpha": TokenPrice(prompt=0.6, completion=2.0)}
+    silent: dict[str, list[Case]] = {
+        "no_think_open": [Case(with_ids(answer(tokenizer, prompt_ids=[1008, 7574]), [THINK_OPEN, *ids]))],
+        "reasoning_not_empty": [Case(with_ids(row, [THINK_CLOSE, 13, END]), context=lambda context: replace(context, expect=forbidden))],
+        "think_close_position": [Case(with_ids(row, [*ids[: close + 1], 13, END]))],
+        "round_trip": [
+            Case(replace(spoiled(tokenizer)["round_trip"][0], segments=[]), settings={"max_rate": 3 / 8}),
+            Case(gone),
+            Case(with_ids(row, [*verse, *tokenizer.encode(" un"), *verse * 2, END]), settings={"max_rate": 1.0}),
+        ],
+        "ids_in_vocabulary": [Case(with_ids(row, [0, *ids, 163839])), Case(with_ids(row, []))],
+        "special_ids": [Case(with_ids(row, [0, 163583, *ids])), Case(with_ids(row, [163840, -1]))],
+        "segments": [Case(with_ids(row, ids)), Case(call), Case(gone)],
+        "valid_utf8": [Case(with_ids(cut, [*ids[:-1], *pieces[:size]])) for size in (1, 2, 3)],
+        "replacement_characters": [Case(answer(tokenizer, content="one\ufffdtwo"), settings={"max_count": 1})],
+        "control_characters": [Case(answer(tokenizer, content="\ta\r\n\u00e9\u00a0b")), Case(answer(tokenizer, content="\x07"), settings={"max_count": 1})],
+        "provider_policy": [
+            Case(row, context=lambda context: replace(context, allow=("ALPHA/int4",), deny=("beta",))),
+            Case(replace(row, provider=None), context=lambda context: replace(context, deny=("alpha",))),
+        ],
+        "model_name": [Case(row, settings={"admit": ["kimi"]}), Case(row, response={}, settings={"admit": ["other"]})],
+        "truncated": [Case(row)],
+        "refusal": [Case(answer(tokenizer, content="Well, I'm sorry, but I can explain."))],
+        "empty_content": [Case(gone), Case(answer(tokenizer, content="", calls=[("get_weather", {"city": "Oslo"})])), Case(with_ids(cut, ids[:close]))],
+        "expect_reasoning": [
+            Case(only_content, context=lambda context: replace(context, expect=forbidden)),
+            Case(with_ids(cut, ids[:close]), context=lambda context: replace(context, expect=required)),
+            Case(with_ids(row, [1008, THINK_CLOSE, 13, END]), context=lambda context: replace(context, expect=required)),
+            Case(gone, context=lambda context: replace(context, expect=required)),
+            Case(only_content),
+        ],
+        "expect_tool_calls": [
+            Case(row, context=lambda context: replace(context, expect=forbidden)),
+            Case(call, context=lambda context: replace(context, expect=required)),
+            Case(cut, context=lambda context: replace(context, expect=required)),
+            Case(gone, context=lambda context: replace(context, expect=required)),
+        ],
+        "tool_markup": [
+            Case(call),
+            *(Case(replace(with_ids(call, call.completion_ids[:size]), finish_reason="length")) for size in range(1, len(call.completion_ids))),
+        ],
+        "tool_json": [Case(answer(tokenizer, calls=[("get_weather", " ")]))],
+        "tool_name": [Case(answer(tokenizer, calls=[("get_time", {})]), prompt=asked) for asked in TOOLLESS]
+        + [Case(with_ids(call, [*call.completion_ids[: first(call.completion_ids, CALL_OPEN) + 1], *tokenizer.encode("x"), CALL_ARGS, CALL_CLOSE]))],
+        "tool_schema": [Case(answer(tokenizer, calls=[("get_time", {"x": 1})])), Case(answer(tokenizer, calls=[("get_weather", "[1]")])), Case(call)],
+        "tool_ids": [Case(call), Case(replace(answer(tokenizer, calls=[("get_weather", {})]), prompt_ids=PROMPT))],
+        "count_difference": [
+            Case(replace(row, count_delta=16, billed_tokens=100)),
+            Case(replace(row, count_delta=20, billed_tokens=1000)),
+            Case(replace(row, count_delta=None, billed_tokens=None)),
+        ],
+        "reasoning_count": [
+            Case(row, response={"response": {"usage": {"completion_tokens_details": {"reasoning_tokens": count}}}}) for count in (0, close + 16)
+        ],
+        "cost": [
+            Case(row, settings={"prices": prices}),
+            Case(
+                row,
+                response={**RESPONSE, "response": {"usage": {**USAGE, "cost": 9, "prompt_tokens_details": {"cached_tokens": 5}}}},
+                settings={"prices": prices},
+            ),
+            Case(row, response={**RESPONSE, "response": {"usage": {"cost": 9}}}, settings={"prices": prices}),
+            Case(row, response={**RESPONSE, "response": {"usage": {**USAGE, "cost": 0.00465}}}, settings={"prices": prices}),
+            Case(row, response={**RESPONSE, "response": {"usage": {**USAGE, "cost": 9}}}),
+            Case(row, context=lambda context: replace(context, prices={"alpha": TWO_PRICES})),
+            Case(replace(row, provider="beta"), response={**RESPONSE, "response": {"usage": {**USAGE, "cost": 9}}}, settings={"prices": prices}),
+        ],
+        "token_loop": [Case(with_ids(row, [*ids[:2], *[22931] * 64, *ids[2:]])), Case(with_ids(row, []))],
+        "repeated_ngrams": [
+            Case(with_ids(row, verse[:9] * 7)),
+            Case(with_ids(row, verse[:20] * 6), settings={"max_rate": 1 - 20 / 105}),
+            Case(with_ids(row, [*tokenizer.encode(squares)[:100], *verse[:20] * 4])),
+            Case(with_ids(row, [7] * 20), settings={"n": 30, "min_tokens": 1}),
+        ],
+        "compression": [Case(with_ids(row, tokenizer.encode("ab " * 170))), Case(answer(tokenizer, content=squares))],
+        "language": [
+            Case(answer(tokenizer, content="Ответ пять")),
+            Case(answer(tokenizer, content="Ответ на этот вопрос равен пяти.", prompt_ids=tokenizer.encode("Сколько будет два плюс три?"))),
+            Case(answer(tokenizer, content="Ответ на этот вопрос равен пяти.", prompt_ids=[])),
+            Case(answer(tokenizer, content="Ответ на этот вопрос равен пяти.", prompt_ids=tokenizer.encode("2 + 3 = ?"))),
+        ],
+        "contamination": [
+            Case(
+                row,
+                prompt={"messages": [{"role": "user", "content": LOREM}]},
+                settings={"max_rate": 1.0},
+                context=lambda context: replace(context, heldout=Heldout(13, frozenset(), np.unique(gram_hashes(np.array(verse, np.int32), 13)))),
+            ),
+            Case(row),
+        ],
+        "duplicate_prompts": [Case(replace(row, prompt_ids=[]))],
+        "duplicate_completions": [Case(with_ids(row, clean_rows(tokenizer, 2)[1].completion_ids[:15]))],
+        "near_duplicates": [Case(with_ids(row, [])), Case(answer(tokenizer, content=LOREM), settings={"_also": answer(tokenizer, content=squares)})],
+    }
+    return silent
+
+
+def limits_are_kept(context: Context, tokenizer: Tokenizer, name: str) -> None:
+    for case in limit_cases(tokenizer).get(name, []):
+        settings = {key: value for key, value in case.settings.items() if key != "_also"}
+        rows = [clean_rows(tokenizer, 1)[0], case.settings.get("_also", clean_rows(tokenizer, 2)[1]), case.row]
+        given = batch(case.context(context), rows, [{"messages": []}] * 2 + [case.prompt], [{}, {}, case.response])
+        assert [complaint for complaint in complaints(name, given, **settings) if complaint.row == 2] == [], case
+
+
+@pytest.mark.parametrize("name", list(CHECKS))
+def test_a_row_right_at_a_limit_or_outside_a_check_is_no_finding(context: Context, tokenizer: Tokenizer, name: str) -> None:
+    limits_are_kept(context, tokenizer, name)
+
+
+def clean_rows_are_silent(context: Context, tokenizer: Tokenizer, count: int, names: list[str]) -> None:
     expected = replace(context, expect=ExpectSection(reasoning="required", tool_calls="forbidden"), allow=("alpha",), deny=("beta",))
-    rows = clean_rows(tokenizer, 10_000)
+    rows = clean_rows(tokenizer, count)
     for start in range(0, len(rows), 500):
         part = rows[start : start + 500]
         given = batch(expected, part, [{**ASKED, "messages": [{"role": "user", "content": row.id}]} for row in part], [usage_of(row) for row in part])
-        found = {name: complaints(name, given) for name in CHECKS}
-        assert {name for name, said in found.items() if said} <= {"near_duplicates"}, found  # the rows are one sentence with other numbers
+        found = {name: complaints(name, given) for name in names if name != "near_duplicates"}  # the rows are one sentence with other numbers
+        assert found == {name: [] for name in found}
+
+
+@pytest.mark.slow
+def test_ten_thousand_clean_rows_raise_no_alarm(context: Context, tokenizer: Tokenizer) -> None:
+    clean_rows_are_silent(context, tokenizer, 10_000, list(CHECKS))

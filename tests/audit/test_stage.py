@@ -1,10 +1,13 @@
 """The stage on files: what is accepted, what is left out and why, and that the numbers add up."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 from pipeline.artifacts import write_json
+from pipeline.audit.cli import load_section
 from pipeline.audit.config import AuditSection, ExpectSection, GateSection
 from pipeline.audit.context import Context
 from pipeline.audit.outputs import Outputs, write_audit
@@ -17,8 +20,15 @@ from pipeline.schema.tokens import TokenRow
 from pipeline.tables import read_rows
 from pipeline.tokens import Tokenizer
 from tests.audit.rows import answer, clean_rows, write_tokens
+from tests.conftest import ROOT
 
-WRITES = {"accepted": "accepted.parquet", "findings": "audit/findings.parquet", "report": "audit/report.html", "summary": "audit/summary.json"}
+WRITES = {
+    "accepted": "accepted.parquet",
+    "findings": "audit/findings.parquet",
+    "report": "audit/report.html",
+    "summary": "audit/summary.json",
+    "lengths": "audit/lengths.csv",
+}
 
 
 def run_stage(folder: Path, record: TargetRecord, rows: list[TokenRow], gate: GateSection | None = None) -> Path:
@@ -99,18 +109,54 @@ def test_too_many_errors_or_too_few_rows_are_a_no_go_and_the_report_is_written_a
     assert "no-go" in (folder / "audit/report.html").read_text()
 
 
-def test_what_is_written_does_not_depend_on_the_number_of_processes(tmp_path: Path, context: Context, tokenizer: Tokenizer) -> None:
+FORKED = """
+import sys
+from pathlib import Path
+from pipeline.audit import workers
+from pipeline.__main__ import main
+code = main(["audit", "--target", "kimi_k25", "--workers", "2", "--config", sys.argv[1], "--tokens", sys.argv[2], "--responses", sys.argv[3], "--out", sys.argv[4]])
+assert not workers._threaded
+sys.exit(code)
+"""
+"""A process that has examined nothing itself, so that its workers are forked."""
+
+
+def test_what_is_written_does_not_depend_on_the_number_of_processes_or_how_they_start(tmp_path: Path, context: Context, tokenizer: Tokenizer) -> None:
     rows = [
         replace(row, id=f"{i}-{row.id}", provider=f"p{i % 5}", count_delta=i % 7) for i, row in enumerate([*clean_rows(tokenizer, 700), *mixed(tokenizer) * 9])
     ]
     tokens = write_tokens(tmp_path / "tokens.parquet", rows)
     responses = tmp_path / "responses.jsonl"
     responses.write_text("".join(json.dumps({"id": row.id, "model": f"m{len(row.id) % 3}", "latency_ms": len(row.id)}) + "\n" for row in reversed(rows)))
-    written = []
-    for workers in (1, 2):
-        out = tmp_path / str(workers)
+    section = load_section("default")
+    for name, workers in (("one", 1), ("spawned", 2)):
+        out = tmp_path / name
         outputs = Outputs(out / "accepted.parquet", out / "findings.parquet", out / "report.html", out / "summary.json")
-        write_audit("t", Source(parquet(tokens), responses=responses), context, AuditSection(), outputs, workers=workers)
-        written.append({path.name: path.read_bytes() for path in out.iterdir()})
-    assert written[0] == written[1]
+        write_audit("Audit of tokens.parquet", Source(parquet(tokens), responses=responses), context, section, outputs, workers=workers)
+    command = [sys.executable, "-c", FORKED, str(ROOT / "conf/audit/default.yaml"), str(tokens), str(responses), str(tmp_path / "forked")]
+    assert subprocess.run(command, cwd=ROOT, timeout=300).returncode == 0
+    written = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.suffix != ".md"} for name in ("one", "spawned", "forked")]
+    assert written[0] == written[1] == written[2]
     assert len(written[0]) == 4
+
+
+def test_the_lengths_are_plotted_on_edges_that_are_the_same_for_every_dataset(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+    rows = [answer(tokenizer, f"r{length}", completion_ids=[1008] * length, segments=[]) for length in (0, 1, 4, 4, 5, 64)]
+    folder = run_stage(tmp_path / "d", kimi, rows)
+    assert (folder / "audit/lengths.csv").read_text() == "tokens,rows\n1,1\n4,2\n5,1\n64,1\n"
+
+
+def test_the_bill_is_reconciled_over_all_rows_and_by_provider_and_its_outliers_are_named(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+    deltas = [0, 0, 1, -3, 65, None]
+    rows = [answer(tokenizer, f"r{i}", count_delta=delta, billed_tokens=100, provider="ab"[i % 2]) for i, delta in enumerate(deltas)]
+    summary = json.loads((run_stage(tmp_path / "d", kimi, rows) / "audit/summary.json").read_bytes())
+    billing = summary["billing"]
+    assert {key: billing[key] for key in ("rows", "equal", "mean_absolute", "max_absolute")} == {
+        "rows": 5,
+        "equal": 2,
+        "mean_absolute": 13.8,
+        "max_absolute": 65,
+    }
+    assert [(line["id"], line["delta"]) for line in billing["outliers"]] == [("r4", 65), ("r3", -3), ("r2", 1)]
+    assert summary["providers"]["a"]["billing"]["mean_absolute"] == 22.0
+    assert summary["providers"]["b"]["billing"]["mean_absolute"] == 1.5

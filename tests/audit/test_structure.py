@@ -1,5 +1,6 @@
 """The seven checks against an independent implementation of a few lines, and their exceptions one by one."""
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -59,6 +60,10 @@ TOKENS = st.one_of(
 @given(answers=st.lists(st.lists(TOKENS, max_size=40), min_size=1, max_size=6))
 @settings(deadline=None, max_examples=150)
 def test_the_seven_checks_equal_an_independent_implementation(context: Context, tokenizer: Tokenizer, answers: list[list[int]]) -> None:
+    compare_with_independent(context, tokenizer, answers)
+
+
+def compare_with_independent(context: Context, tokenizer: Tokenizer, answers: list[list[int]]) -> None:
     valid = [ids for ids in answers if _is_utf8(ids, tokenizer)]
     rows = batch(context, [TokenRow(f"r{i}", PROMPT, ids, "ids", 0, len(ids), "stop", None, [], [], "accept") for i, ids in enumerate(valid)])
     found = {name: {complaint.row for complaint in complaints(name, rows)} for name in SEVEN}
@@ -119,20 +124,17 @@ def test_a_cut_answer_is_still_checked_for_what_stands_in_it(context: Context, t
     assert {name for name in SEVEN if complaints(name, rows)} == {"one_think_close", "think_close_position", "one_end_token"}
 
 
-@pytest.mark.parametrize(
-    ("expect", "prompt", "content_only", "names"),
-    [
-        ("forbidden", [*PROMPT, THINK_CLOSE], True, set()),
-        ("forbidden", [*PROMPT, THINK_CLOSE], False, {"one_think_close"}),
-        ("optional", [*PROMPT, THINK_CLOSE], True, set()),
-        ("optional", PROMPT, True, {"one_think_close"}),
-        ("optional", [], True, {"one_think_close"}),
-        ("required", [*PROMPT, THINK_CLOSE], True, {"one_think_close"}),
-    ],
-)
-def test_whether_a_reasoning_must_be_closed_follows_the_dataset_and_the_prompt(
-    context: Context, tokenizer: Tokenizer, expect: Any, prompt: list[int], content_only: bool, names: set[str]
-) -> None:
+EXPECTATIONS: list[tuple[Any, list[int], bool, set[str]]] = [
+    ("forbidden", [*PROMPT, THINK_CLOSE], True, set()),
+    ("forbidden", [*PROMPT, THINK_CLOSE], False, {"one_think_close"}),
+    ("optional", [*PROMPT, THINK_CLOSE], True, set()),
+    ("optional", PROMPT, True, {"one_think_close"}),
+    ("optional", [], True, {"one_think_close"}),
+    ("required", [*PROMPT, THINK_CLOSE], True, {"one_think_close"}),
+]
+
+
+def whether_a_reasoning_must_be_closed(context: Context, tokenizer: Tokenizer, expect: Any, prompt: list[int], content_only: bool, names: set[str]) -> None:
     row = replace(answer(tokenizer), prompt_ids=prompt)
     if content_only:
         row = replace(row, completion_ids=row.completion_ids[row.completion_ids.index(THINK_CLOSE) + 1 :])
@@ -140,6 +142,26 @@ def test_whether_a_reasoning_must_be_closed_follows_the_dataset_and_the_prompt(
     assert {name for name in SEVEN if complaints(name, rows)} == names
 
 
+@pytest.mark.parametrize(("expect", "prompt", "content_only", "names"), EXPECTATIONS)
+def test_whether_a_reasoning_must_be_closed_follows_the_dataset_and_the_prompt(
+    context: Context, tokenizer: Tokenizer, expect: Any, prompt: list[int], content_only: bool, names: set[str]
+) -> None:
+    whether_a_reasoning_must_be_closed(context, tokenizer, expect, prompt, content_only, names)
+
+
 def test_a_rejected_row_is_not_checked(context: Context, tokenizer: Tokenizer) -> None:
     rows = batch(context, [replace(answer(tokenizer), completion_ids=[], status="reject", evidence=None, reason="no_think_close")])
     assert [complaint for name in SEVEN for complaint in complaints(name, rows)] == []
+
+
+def exceptions_hold(context: Context, tokenizer: Tokenizer) -> None:
+    """Run the tests of this module, with random rows that are always the same, for a check that was changed on purpose."""
+    choice = random.Random(0)
+    pool = [END, THINK_CLOSE, THINK_OPEN, 163595, 198, 220, 22931, 11, 2695, 1008, 7574, 445, 48966, 139878]
+    compare_with_independent(context, tokenizer, [choice.choices(pool, k=choice.randrange(9)) for _ in range(300)])
+    test_a_clean_row_has_no_complaint(context, tokenizer)
+    test_an_answer_cut_by_the_token_limit_misses_nothing_that_it_had_not_come_to(context, tokenizer)
+    test_a_cut_answer_is_still_checked_for_what_stands_in_it(context, tokenizer)
+    test_a_rejected_row_is_not_checked(context, tokenizer)
+    for expect, prompt, content_only, names in EXPECTATIONS:
+        whether_a_reasoning_must_be_closed(context, tokenizer, expect, prompt, content_only, names)

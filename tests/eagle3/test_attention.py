@@ -8,7 +8,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from pipeline.eagle3.attention import causal_diagonal, plan_blocks
 
 
-def dense(q: torch.Tensor, k0: torch.Tensor, v0: torch.Tensor, diagonals: list[tuple[torch.Tensor, torch.Tensor]], document: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
+def dense(
+    q: torch.Tensor, k0: torch.Tensor, v0: torch.Tensor, diagonals: list[tuple[torch.Tensor, torch.Tensor]], document: torch.Tensor, queries: torch.Tensor
+) -> torch.Tensor:
     """The same by a mask over all keys: step-0 keys up to the own row in the own document, later ones only at the own row."""
     place = torch.arange(len(document))
     causal = (place[None] <= queries[:, None]) & (document[None] == document[queries][:, None])
@@ -19,7 +21,9 @@ def dense(q: torch.Tensor, k0: torch.Tensor, v0: torch.Tensor, diagonals: list[t
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 3), st.sampled_from([(4, 4), (4, 2), (3, 1)]), st.integers(1, 50), st.integers(0, 99))
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 3), st.sampled_from([(4, 4), (4, 2), (3, 1)]), st.integers(1, 50), st.integers(0, 99)
+)
 def test_values_and_gradients_equal_the_dense_mask(lengths: list[int], steps: int, heads: tuple[int, int], block: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     document = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))

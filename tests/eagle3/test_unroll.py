@@ -36,7 +36,10 @@ def test_the_loss_mask_is_shifted_with_the_inputs() -> None:
     for step, s in enumerate(plan.supervised):
         assert plan.teacher_rows[s.teacher].tolist() == [row + 1 + step for row in supervised[step]]
         at = plan.queries if step else torch.arange(len(plan.inputs))
-        assert torch.equal(plan.next_ids[step][plan.queries if not step else slice(None)][s.queries], pack.token_ids[plan.inputs[at if step else plan.queries][s.queries] + 1 + step])
+        assert torch.equal(
+            plan.next_ids[step][plan.queries if not step else slice(None)][s.queries],
+            pack.token_ids[plan.inputs[at if step else plan.queries][s.queries] + 1 + step],
+        )
 
 
 def test_the_position_before_the_answer_gets_a_gradient_from_the_first_step() -> None:
@@ -48,8 +51,8 @@ def test_the_position_before_the_answer_gets_a_gradient_from_the_first_step() ->
     row = plan.inputs[plan.queries].tolist().index(5)  # the last prompt token
     assert row in plan.supervised[0].queries.tolist()
     teacher = Teacher(pack.last[plan.teacher_rows], torch.randn(50, WIDTH))
-    losses = [head_loss(drafter.norm(hidden[[row]]), drafter.lm_head.weight, teacher, plan.supervised[0].teacher[:1], "kl").loss]
-    (grad,) = torch.autograd.grad(sum(losses), aux)
+    loss = head_loss(drafter.norm(hidden[[row]]), drafter.lm_head.weight, teacher, plan.supervised[0].teacher[:1], "kl").loss
+    (grad,) = torch.autograd.grad(loss, aux)
     assert grad[5].abs().max() > 0
 
 
@@ -82,7 +85,13 @@ def test_appended_tokens_without_supervision_do_not_change_the_loss() -> None:
     """EAGLE 317: a padded last position that enters the loss is a constant noise."""
     drafter, pack = random_drafter(), random_pack([(5, 8)])
     noise = random_pack([(6, 0)], seed=3)
-    longer = Pack(*(torch.cat([getattr(pack, n), getattr(noise, n)]) for n in ("token_ids", "aux", "last")), torch.cat([pack.loss_mask, torch.zeros(6, dtype=torch.bool)]), (19,))
+    longer = Pack(
+        torch.cat([pack.token_ids, noise.token_ids]),
+        torch.cat([pack.aux, noise.aux]),
+        torch.cat([pack.last, noise.last]),
+        torch.cat([pack.loss_mask, torch.zeros(6, dtype=torch.bool)]),
+        (19,),
+    )
     short, counts = loss_sums(drafter, pack)
     padded, padded_counts = loss_sums(drafter, longer)
     assert counts == padded_counts
@@ -118,11 +127,15 @@ def test_training_steps_equal_real_drafting_with_a_cache(prompt: int, completion
     with torch.no_grad():
         for row in range(length - 1):
             cache, places = DraftCache(), torch.arange(row + 1)[None]
-            hidden = extend(drafter, cache, drafter.fuse(pack.aux[None, : row + 1]), pack.token_ids[None, 1 : row + 2], places, torch.ones_like(places, dtype=torch.bool))[:, -1:]
+            hidden = extend(
+                drafter, cache, drafter.fuse(pack.aux[None, : row + 1]), pack.token_ids[None, 1 : row + 2], places, torch.ones_like(places, dtype=torch.bool)
+            )[:, -1:]
             for step in range(min(STEPS, length - 1 - row)):
                 if step:
                     place = torch.tensor([[row + step]])
-                    hidden = extend(drafter, cache, hidden, pack.token_ids[None, row + 1 + step : row + 2 + step], place, torch.ones_like(place, dtype=torch.bool))
+                    hidden = extend(
+                        drafter, cache, hidden, pack.token_ids[None, row + 1 + step : row + 2 + step], place, torch.ones_like(place, dtype=torch.bool)
+                    )
                 torch.testing.assert_close(hidden[0, 0], steps[step][row], atol=2e-5, rtol=1e-4)
 
 

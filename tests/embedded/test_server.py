@@ -23,7 +23,7 @@ from pipeline.embedded.providers import MODEL, PROVIDERS
 from pipeline.errors import ProviderError
 from pipeline.tokens import Tokenizer
 from tests.conftest import ROOT
-from tests.embedded.conftest import StandIn
+from tests.stand_in import StandIn
 
 pytestmark = pytest.mark.slow
 TOOL = {
@@ -69,7 +69,13 @@ def get(url: str) -> dict[str, Any]:
 
 
 def test_a_request_has_the_same_bytes_alone_and_in_a_crowd(url: str) -> None:
-    kinds: tuple[dict[str, Any], ...] = ({}, {"temperature": 0}, {"top_p": 0.7}, {"tools": [TOOL]}, {"logprobs": True, "top_logprobs": 3, "return_token_ids": True})
+    kinds: tuple[dict[str, Any], ...] = (
+        {},
+        {"temperature": 0},
+        {"top_p": 0.7},
+        {"tools": [TOOL]},
+        {"logprobs": True, "top_logprobs": 3, "return_token_ids": True},
+    )
     bodies = [ask(f"Number {number}?", seed=number, **kinds[number % len(kinds)]) for number in range(40)]
     alone = [send(url, body) for body in bodies[:10]]
     with concurrent.futures.ThreadPoolExecutor(40) as pool:

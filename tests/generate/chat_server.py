@@ -171,8 +171,8 @@ class ChatServer:
         self.headers.append(headers)
         self.billed += answer.billed
         await asyncio.sleep(answer.delay)
-        while answer.hold is not None and not answer.hold.is_set():
-            await asyncio.sleep(0.01)
+        if answer.hold is not None:
+            await asyncio.to_thread(answer.hold.wait)
         if answer.drop:
             return False
         extra = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())

@@ -84,3 +84,10 @@ def test_dollars_become_picodollars_rounded_up() -> None:
     assert to_pico(0.1) == PICO // 10
     assert to_pico(1e-13) == 1
     assert Price(3, 7, 11).cost(2, 5) == 11 + 6 + 35
+
+
+def test_two_thousand_at_the_edge_of_the_cap_end_without_waking_each_other_over_and_over(bench: Bench) -> None:
+    bench.provider = {"concurrency": 500}
+    bench.dataset_budget = {"completion_tokens": 10_000}  # a hundred fit at a time, at five tokens each; 1,981 in all
+    rows = bench.ask(*map(str, range(2500)))
+    assert sum(row["error"] is None for row in rows) == 1981

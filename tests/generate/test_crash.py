@@ -43,7 +43,7 @@ def test_kills_at_random_moments_lose_no_answer_and_book_no_less_than_was_billed
         before = len(bench.server.asked)
         child = start(bench)
         try:
-            until(lambda: len(bench.server.asked) > before or child.poll() is not None)
+            until(lambda before=before, child=child: len(bench.server.asked) > before or child.poll() is not None)  # type: ignore[misc]
             child.wait(chance.random() * 0.3)
         except subprocess.TimeoutExpired:
             paid_twice_at_most += bench.server.in_flight + 8  # in flight, or arrived and on the way to the disk

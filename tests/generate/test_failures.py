@@ -247,7 +247,7 @@ def test_the_request_says_everything_that_decides_the_answer(bench: Bench) -> No
 
 def test_without_an_endpoint_list_the_configured_prices_bound_the_cost(bench: Bench) -> None:
     bench.server.lists_endpoints = False
-    with pytest.raises(ProviderError, match="set provider.max_price"):
+    with pytest.raises(ProviderError, match=r"set provider\.max_price"):
         bench.ask("a")
     bench.provider = {"max_price": {"prompt": 1, "completion": 2}, "allow": ["Alpha"]}
     assert bench.ask("a")[0]["error"] is None

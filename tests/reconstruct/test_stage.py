@@ -1,5 +1,6 @@
 """The stage on the two files of the build."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from pipeline.artifacts import write_json
 from pipeline.calibrate.stage import Config as CalibrateConfig
 from pipeline.calibrate.stage import run as calibrate
+from pipeline.errors import InputError
 from pipeline.reconstruct.stage import Config, run
 from pipeline.schema.target import TargetRecord
 from pipeline.schema.tokens import SCHEMA
@@ -113,3 +115,39 @@ def test_the_truth_in_a_body_is_never_looked_at_and_calibrate_reads_it(build: Bu
     assert report["by_evidence"]["count"]["rows"] == 2
     assert report["differences"][0]["id"] == "b"
     assert report["differences"][0]["position"] == 6
+
+
+def test_a_missing_file_is_one_message(build: Build) -> None:
+    build.write("prompts.jsonl", [prompt("a")])
+    with pytest.raises(InputError, match=r"responses\.jsonl"):
+        build.reconstruct()
+    assert not (build.folder / "tokens.parquet").exists()
+
+
+def test_a_body_that_is_no_strict_json_is_read_from_its_base64(build: Build) -> None:
+    odd = b'{"choices": [{"message": {"content": "x \\ud83d"}, "finish_reason": "stop"}]}'
+    torn = b'{"choices": [{"mess'
+    build.write("prompts.jsonl", [prompt("a"), prompt("b")])
+    encoded = [{**response(name, None), "response_base64": base64.b64encode(raw).decode()} for name, raw in (("a", odd), ("b", torn))]
+    build.write("responses.jsonl", encoded)
+    assert [row["reason"] for row in build.reconstruct()] == ["text_not_utf8", "not_a_completion"]
+
+
+def test_tools_are_in_the_prompt_only_when_they_were_sent(build: Build) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}}]
+    build.write("prompts.jsonl", [{**prompt("a"), "tools": tools}])
+    build.write("responses.jsonl", [response("a", body("Two plus three.", "Five.", billed=8))])
+    with_tools = build.reconstruct()[0]["prompt_ids"]
+    at = build.folder
+    files = {name: at / f"{name}.jsonl" for name in ("prompts", "responses")}
+    run(Config(send_tools=False), **files, record=at / "fingerprint.json", tokens=at / "t.parquet", summary=at / "s.json")
+    assert len(next(iter(read_rows(at / "t.parquet", SCHEMA)))["prompt_ids"]) < len(with_tools)
+
+
+def test_prompt_ids_of_the_engine_win_over_the_rendered_ones(build: Build) -> None:
+    value = {**body("Two plus three.", "Five.", billed=8), "prompt_token_ids": [1, 2, 163606]}
+    build.write("prompts.jsonl", [prompt("a")])
+    build.write("responses.jsonl", [response("a", value)])
+    (row,) = build.reconstruct()
+    assert row["prompt_ids"] == [1, 2, 163606]
+    assert "prompt_ids_differ_from_engine" in row["notes"]

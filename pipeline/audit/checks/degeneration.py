@@ -33,7 +33,7 @@ def token_loop(batch: Batch, settings: LoopSection) -> Iterator[Complaint]:
 def repeated_ngrams(batch: Batch, settings: RepeatSection) -> Iterator[Complaint]:
     for row in np.flatnonzero(batch.completion.lengths >= settings.min_tokens).tolist():
         hashes = batch.grams(row, settings.n)
-        if 1 - _at_least_distinct(hashes) / max(len(hashes), 1) <= settings.max_rate:
+        if not len(hashes) or 1 - _at_least_distinct(hashes) / len(hashes) <= settings.max_rate:
             continue
         _, firsts = np.unique(hashes, return_index=True)
         rate = 1 - len(firsts) / len(hashes)
@@ -53,7 +53,7 @@ def _at_least_distinct(hashes: Hashes) -> int:
 
 @check("compression", "The answer's text does not shrink far more than text does.")
 def compression(batch: Batch, settings: CompressionSection) -> Iterator[Complaint]:
-    codec = pa.Codec("zstd", compression_level=1)
+    codec = pa.Codec("lz4_raw")
     for row, runs in enumerate(batch.runs):
         data = b"".join(run.data for run in runs)
         if len(data) >= settings.min_bytes:
@@ -70,6 +70,6 @@ def language(batch: Batch, settings: LanguageSection) -> Iterator[Complaint]:
         if letters < settings.min_letters or not len(batch.prompt[row]):
             continue
         script = max(shares, key=lambda name: shares[name])
-        asked, asked_letters = script_shares(batch.prompt_text(row))
+        asked, asked_letters = script_shares(batch.prompt_texts[row])
         if asked_letters and shares[script] >= settings.min_share and asked.get(script, 0) < settings.max_prompt_share:
             yield Complaint(row, None, f"{shares[script]:.0%} of the answer's letters are {script}, {asked.get(script, 0):.0%} of the prompt's")

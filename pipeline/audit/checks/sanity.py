@@ -79,7 +79,7 @@ def valid_utf8(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
             if run.bad_byte is None:
                 continue
             last = batch.cut[row] and run.end == len(batch.completion[row])
-            if last and len(run.data) - run.bad_byte < 4 and _begins_character(run.data[run.bad_byte :]):
+            if last and _begins_character(run.data[run.bad_byte :]):
                 continue
             position = run.start + token_at(batch, run.ids, run.bad_byte)
             yield Complaint(row, position, f"byte {run.data[run.bad_byte]:#04x} is not UTF-8")

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
 from pipeline.compose import target_section
 from pipeline.target.stage import Config, run
 
@@ -15,9 +13,8 @@ class StandIn(NamedTuple):
     metrics: Path
 
 
-@pytest.fixture(scope="session")
-def stand_in(tmp_path_factory: pytest.TempPathFactory) -> StandIn:
-    folder = tmp_path_factory.mktemp("target")
+def make_stand_in(folder: Path) -> StandIn:
+    """Run the target stage, much reduced."""
     section = target_section("tiny_kimi")
     assert section.tiny is not None
     tiny = section.tiny.model_copy(update={"width": 32, "mlp": 64, "tokens": 20_000})

@@ -1,0 +1,111 @@
+"""Structured tool calls to what the model may have written: whose an id is, and whether a server wrote the arguments anew."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeline.answers.answer import Answer, Call
+from pipeline.answers.formats import CallIds, Format, NamedCall
+from pipeline.answers.markers import Markers, Piece
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What reading an answer takes besides the answer."""
+
+    markers: Markers
+    format: Format
+    call_ids: CallIds
+
+
+CallOption = tuple[tuple[Piece, ...], tuple[str, ...], tuple[str, ...]]
+"""Pieces of all structured calls, repairs, reasons."""
+
+
+def call_options(answer: Answer, raw_calls: int, context: Context, calls_before: int | None) -> Iterator[CallOption]:
+    """Ways in which the model may have written the structured calls, the most likely first; `raw_calls` of them stand in the text already."""
+    if not answer.calls:
+        yield (), (), ()
+        return
+    if raw_calls:
+        yield (), ("tool_calls_given_twice",) if raw_calls == len(answer.calls) else ("tool_calls_differ_from_text",), ()
+        return
+    if "call_open" not in context.markers.roles:
+        yield (), (), ("tool_calls_have_no_format",)
+        return
+    for separator in context.format.separators:
+        for ids, id_reasons in _id_options(answer.calls, context.call_ids, calls_before):
+            for arguments, repairs, reasons in _argument_options(answer.calls):
+                named = [NamedCall(i, call.name, a) for i, call, a in zip(ids, answer.calls, arguments, strict=True)]
+                yield _section(named, separator, context), repairs, (*id_reasons, *reasons)
+
+
+def _section(calls: list[NamedCall], separator: str, context: Context) -> tuple[Piece, ...]:
+    pieces: list[Piece] = [context.markers.piece("tools_open")] if "tools_open" in context.markers.roles else []
+    for number, call in enumerate(calls):
+        if number:
+            pieces += [Piece("content", None, separator)] if separator else []
+        pieces += context.format.call(call, context.markers)
+    return (*pieces, *([context.markers.piece("tools_close")] if "tools_close" in context.markers.roles else ()))
+
+
+def _id_options(calls: tuple[Call, ...], call_ids: CallIds, calls_before: int | None) -> Iterator[tuple[list[str], tuple[str, ...]]]:
+    """Ways in which the model may have named the calls, and the codes that each raises."""
+    given = [call.id for call in calls]
+    kinds = {call_ids.kind(call.id, call.name) for call in calls} if call_ids.template else {"native"}
+    if kinds == {"native"}:
+        yield given, ()
+        return
+    first = calls_before or 0
+    numbered = [[call_ids.native(call.name, start + n) for n, call in enumerate(calls)] for start in (first, first + 1)]
+    digits = ["".join(re.findall(r"\d+", call.id)[-1:]) for call in calls]
+    own = [call_ids.native(call.name, int(d)) if d and len(d) < 4 else numbered[0][n] for n, (d, call) in enumerate(zip(digits, calls, strict=True))]
+    if "server" in kinds:
+        mixed = [call.id if call_ids.kind(call.id, call.name) == "native" else name for call, name in zip(calls, numbered[0], strict=True)]
+        options, reason = [mixed, numbered[0], numbered[1], given], "tool_id_rewritten_by_server"
+    else:
+        options, reason = [given, own, numbered[0]], "tool_id_not_native"
+    for option in options:
+        yield option, (reason,)
+
+
+def _argument_options(calls: tuple[Call, ...]) -> Iterator[tuple[list[str], tuple[str, ...], tuple[str, ...]]]:
+    """The calls' arguments verbatim, then as they may have been before the server wrote them anew."""
+    verbatim = [call.arguments for call in calls]
+    objects = [_json_object(text) for text in verbatim]
+    reasons = () if all(value is not None for value in objects) else ("arguments_not_an_object",)
+    if not all(call.raw for call in calls):
+        reasons = (*reasons, "arguments_not_raw")
+    yield verbatim, (), reasons
+    unescaped = [unescape_non_ascii(text) for text in verbatim]
+    if unescaped != verbatim:
+        yield unescaped, ("unescape_non_ascii",), (*reasons, "arguments_escaped_by_server", "count_mismatch")
+    if "arguments_not_raw" in reasons:
+        yield [json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":")) for text in verbatim], ("compact_arguments",), reasons
+
+
+_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)((?:\\u[0-9a-fA-F]{4})+)")
+
+
+def unescape_non_ascii(text: str) -> str:
+    r"""Write ``\uXXXX`` escapes of characters beyond ASCII as the characters; leave every other escape and all spacing alone."""
+
+    def replaced(match: re.Match[str]) -> str:
+        units = [int(digits, 16) for digits in match[2].split("\\u")[1:]]
+        raw = b"".join(unit.to_bytes(2, "little") for unit in units)
+        try:
+            decoded = raw.decode("utf-16-le")
+        except UnicodeDecodeError:
+            return match[0]
+        return match[1] + "".join(char if ord(char) > 127 else f"\\u{ord(char):04x}" for char in decoded)
+
+    return _ESCAPE.sub(replaced, text) if "\\u" in text else text
+
+
+def _json_object(text: str) -> dict[str, object] | None:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,144 @@
+"""`python -m pipeline export-data --format specforge|speculators --out DIR`: the rows and states as other trainers read them offline.
+
+specforge: `rows_<g>-<g+2000>/data_<i>.ckpt`, torch files with `input_ids`, `loss_mask`, `aux_hidden_state` and `hidden_state` (after the
+final norm); and `vocab_mapping.pt`. speculators: a `datasets` folder with `input_ids`, `loss_mask`, `seq_len`, `hidden_states/hs_<i>.safetensors` with
+`token_ids` and `hidden_states` [tokens, 4, hidden] (low, mid, high, last before the norm); and `token_freq.pt`. Rows are written whole and unpadded,
+numbered from zero through all datasets, in the order of their indexes.
+"""
+
+import argparse
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import torch
+
+from pipeline.artifacts import write_bytes, write_json, writing, writing_folder
+from pipeline.eagle3.vocabulary import choose_vocabulary
+from pipeline.errors import ArtifactError, InputError
+from pipeline.models import Ends, open_ends
+from pipeline.shards import HiddenRow, HiddenStates
+from pipeline.tensors import save_tensors
+
+BUILD = Path("build")
+GROUP = 2000
+"""Rows of one folder in SpecForge's layout."""
+
+
+def main(argv: list[str]) -> int:
+    """Export the states of some datasets.
+
+    Raises:
+        InputError: nothing to export.
+        ArtifactError: states that do not belong to the target.
+
+    """
+    parser = argparse.ArgumentParser(prog="python -m pipeline export-data", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--format", choices=["specforge", "speculators"], required=True)
+    parser.add_argument("--out", type=Path, required=True, help="folder to write; replaced when it is there")
+    parser.add_argument("--data", type=Path, action="append", help="folder with shards; default: every build/<dataset>/hidden")
+    parser.add_argument("--model", type=Path, default=BUILD / "target" / "model", help="the target's weights: SpecForge stores the state after the final norm")
+    parser.add_argument("--draft-vocab-size", type=int, default=32000, help="size of the vocabulary map for SpecForge (default 32000, or all there is)")
+    arguments = parser.parse_args(argv)
+    folders = arguments.data or sorted(BUILD.glob("*/hidden"))
+    opened = [HiddenStates(folder) for folder in folders]
+    if not sum(map(len, opened)):
+        raise InputError(f"no rows to export in {[str(folder) for folder in folders] or BUILD}: run `dvc repro extract`")
+    with writing_folder(arguments.out) as out:
+        if arguments.format == "specforge":
+            count = to_specforge(out, opened, open_ends(arguments.model), arguments.draft_vocab_size)
+        else:
+            count = to_speculators(out, opened)
+    print(f"{arguments.out}: {count:,} rows for {arguments.format}")
+    return 0
+
+
+def _rows(opened: list[HiddenStates]) -> Iterator[tuple[int, HiddenRow]]:
+    number = 0
+    for states in opened:
+        for place in range(len(states)):
+            yield number, states[place]
+            number += 1
+
+
+def _count(frequency: torch.Tensor, row: HiddenRow) -> None:
+    frequency += torch.bincount(row.token_ids[row.loss_mask], minlength=len(frequency))
+
+
+def _save_pt(path: Path, value: dict[Any, Any]) -> None:
+    """Write a torch file; this program never reads one, since reading runs code."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    write_bytes(path, buffer.getvalue())
+
+
+def to_specforge(out: Path, opened: list[HiddenStates], ends: Ends, draft_vocab_size: int) -> int:
+    """Write SpecForge's offline features; the last state goes through the final norm, which its trainer does not apply.
+
+    Raises:
+        ArtifactError: the states are not of this target.
+
+    """
+    frequency = torch.zeros(opened[0].manifest.vocab_size, dtype=torch.int64)
+    for states in opened:
+        if states.manifest.target_sha256 != ends.source.sha256:
+            raise ArtifactError(
+                f"{states.folder}: states of target {states.manifest.target_sha256[:16]}; --model is {ends.source.sha256[:16]}: the norm would be another's"
+            )
+    count = 0
+    for number, row in _rows(opened):
+        group = number // GROUP * GROUP
+        features = {
+            "input_ids": row.token_ids,
+            "loss_mask": row.loss_mask.long(),
+            "aux_hidden_state": row.aux[None].bfloat16(),
+            "hidden_state": ends.teacher_hidden(row.last.float())[None].bfloat16(),
+        }
+        _save_pt(out / f"rows_{group}-{group + GROUP}" / f"data_{number}.ckpt", features)
+        _count(frequency, row)
+        count += 1
+    used = choose_vocabulary(frequency, min(draft_vocab_size, len(frequency)))
+    t2d = torch.zeros(len(frequency), dtype=torch.bool)
+    t2d[used] = True
+    _save_pt(out / "vocab_mapping.pt", {"d2t": used - torch.arange(len(used)), "t2d": t2d})
+    return count
+
+
+def to_speculators(out: Path, opened: list[HiddenStates]) -> int:
+    """Write speculators' offline data: an Arrow table as `datasets` saves it, and one safetensors file a row."""
+    frequency = torch.zeros(opened[0].manifest.vocab_size, dtype=torch.int64)
+    table: dict[str, list[Any]] = {"input_ids": [], "loss_mask": [], "seq_len": []}
+    for number, row in _rows(opened):
+        length = len(row.token_ids)
+        four = torch.cat([row.aux.reshape(length, 3, -1), row.last[:, None].to(row.aux.dtype)], 1)
+        save_tensors(out / "hidden_states" / f"hs_{number}.safetensors", {"token_ids": row.token_ids, "hidden_states": four.bfloat16()})
+        table["input_ids"].append(row.token_ids.tolist())
+        table["loss_mask"].append(row.loss_mask.long().tolist())
+        table["seq_len"].append(length)
+        _count(frequency, row)
+    _save_dataset(out, table)
+    _save_pt(out / "token_freq.pt", {token: count for token, count in enumerate(frequency.tolist()) if count})
+    return len(table["seq_len"])
+
+
+def _save_dataset(out: Path, table: dict[str, list[Any]]) -> None:
+    """Write what `Dataset.set_format("torch").save_to_disk` writes: Arrow stream, features, and the torch format, without which ids come back as lists."""
+    whole_numbers = {"dtype": "int64", "_type": "Value"}
+    features: dict[str, Any] = {name: {"feature": whole_numbers, "_type": "List"} for name in ("input_ids", "loss_mask")} | {"seq_len": whole_numbers}
+    schema = pa.schema([("input_ids", pa.list_(pa.int64())), ("loss_mask", pa.list_(pa.int64())), ("seq_len", pa.int64())])
+    name = "data-00000-of-00001.arrow"
+    with writing(out / name) as file, pa.ipc.new_stream(file, schema) as writer:
+        writer.write_table(pa.table(table, schema=schema))
+    state = {
+        "_data_files": [{"filename": name}],
+        "_fingerprint": "aerie",
+        "_format_columns": list(features),
+        "_format_kwargs": {},
+        "_format_type": "torch",
+        "_output_all_columns": False,
+        "_split": None,
+    }
+    write_json(out / "state.json", state)
+    write_json(out / "dataset_info.json", {"citation": "", "description": "", "features": features, "homepage": "", "license": ""})

@@ -1,0 +1,66 @@
+"""Several processes that train one drafter: `torchrun --nproc-per-node N -m pipeline train`, on one machine or many.
+
+Each process takes every N-th pack of a step; sums of counts and gradients go over all of them, so the weights are those that one
+process with all packs would get. The launcher, not the config, says how many there are: the result does not depend on it.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import distributed
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """One process among its like."""
+
+    rank: int = 0
+    count: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Tell whether this one writes files and speaks."""
+        return self.rank == 0
+
+    def total(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over all processes."""
+        if self.count == 1:
+            return tensor
+        summed = tensor.clone()
+        distributed.all_reduce(summed)
+        return summed
+
+    def total_gradients(self, parameters: list[torch.nn.Parameter]) -> None:
+        """Sum every gradient over all processes, in one message."""
+        if self.count == 1:
+            return
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        grads = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        flat = torch.cat([grad.flatten() for grad in grads])
+        distributed.all_reduce(flat)
+        for grad, summed in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
+            grad.copy_(summed.view_as(grad))
+
+    def wait(self) -> None:
+        """Go on when all have come here."""
+        if self.count > 1:
+            distributed.barrier()
+
+
+@contextmanager
+def joined(device: str) -> Iterator[Processes]:
+    """Join the processes that torchrun started; without torchrun, be alone. On GPUs each process of a machine gets its own."""
+    if not distributed.is_torchelastic_launched():
+        yield Processes()
+        return
+    if device.startswith("cuda"):
+        torch.cuda.set_device(distributed.get_node_local_rank())
+    distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    try:
+        yield Processes(distributed.get_rank(), distributed.get_world_size())
+    finally:
+        distributed.destroy_process_group()

@@ -1,0 +1,85 @@
+"""What is learned of a provider from its rows, and what is not claimed without grounds."""
+
+from typing import Any
+
+from pipeline.answers.assemble import unpack
+from pipeline.answers.habits import Seen, bills_end
+from pipeline.answers.rows import RowMaker
+from pipeline.tokens import Tokenizer
+from tests.answers.build import CLOSE, END, body, codes, rows_of
+
+REASONINGS = [f"Thought {number}." for number in range(40)]
+
+
+def answer(
+    tokenizer: Tokenizer, reasoning: str, content: str, *, provider: str = "P", off: int = 0, finish: str = "stop", shown: tuple[str, str] | None = None
+) -> dict[str, Any]:
+    """A body whose bill is that of the true texts, plus `off`; `shown` is what the server makes of them."""
+    true = len(tokenizer.encode(reasoning)) + 1 + len(tokenizer.encode(content)) + (finish == "stop")
+    return {**body(*(shown or (reasoning, content)), billed=true + off, finish=finish), "provider": provider}
+
+
+def test_an_end_token_that_is_never_billed_is_a_habit_and_one_more_is_a_mismatch(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    bodies = [answer(tokenizer, text, "Say.", off=-1) for text in REASONINGS[:5]]
+    bodies += [answer(tokenizer, "Odd.", "Say."), answer(tokenizer, "Cut.", "Say", finish="length")]
+    rows = rows_of(maker, *bodies)
+    assert all(row.status == "accept" and "terminator_not_billed" in codes(row) and row.count_delta == -1 for row in rows[:5])
+    assert rows[5].status == "flag"
+    assert "count_mismatch" in codes(rows[5])
+    assert (rows[6].evidence, rows[6].count_delta) == ("count", 0)
+
+
+def test_one_short_row_among_exact_ones_is_no_habit(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    rows = rows_of(maker, *[answer(tokenizer, text, "Say.") for text in REASONINGS[:5]], answer(tokenizer, "Odd.", "Say.", off=-1))
+    assert [row.status for row in rows] == ["accept"] * 5 + ["flag"]
+
+
+def test_a_provider_that_is_short_on_cut_answers_too_does_not_merely_leave_out_the_end() -> None:
+    seen = Seen()
+    seen.stop_deltas.update({-1: 10})
+    assert not bills_end(seen)
+    seen.length_deltas.update({-1: 4})
+    assert bills_end(seen)
+
+
+def test_habits_are_learned_for_each_provider_alone(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    bodies = [answer(tokenizer, text, "Say.", provider=name, off=off) for text in REASONINGS[:4] for name, off in (("A", 0), ("B", -1))]
+    assert {row.status for row in rows_of(maker, *bodies)} == {"accept"}
+
+
+def test_a_provider_that_strips_is_not_believed_where_white_space_costs_nothing(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    """`.` and `.\\n` are one token each, so the count cannot see what was stripped; other providers' rows show that the model writes it."""
+    assert len(tokenizer.encode("0.")) == len(tokenizer.encode("0.\n"))
+    clean = [answer(tokenizer, text + ("\n" if number % 4 == 0 else ""), "Say.", provider="Clean") for number, text in enumerate(REASONINGS)]
+    stripped = [
+        answer(tokenizer, text + ("\n" if number % 4 == 0 else ""), "Say.", provider="Strips", shown=(text, "Say.")) for number, text in enumerate(REASONINGS)
+    ]
+    rows = rows_of(maker, *clean, *stripped)
+    assert {row.status for row in rows[: len(clean)]} == {"accept"}
+    assert {(row.status, row.evidence, row.reason) for row in rows[len(clean) :]} == {("flag", "text", "edge_whitespace_suspected")}
+
+
+def test_a_few_rows_without_white_space_prove_nothing(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    clean = [answer(tokenizer, text + ("\n" if number == 0 else ""), "Say.", provider="Clean") for number, text in enumerate(REASONINGS)]
+    rows = rows_of(maker, *clean, answer(tokenizer, "Once.", "Say.", provider="Rare"))
+    assert rows[-1].status == "accept"
+
+
+def test_what_rows_with_known_ids_lost_breaks_the_tie_for_the_same_provider(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    """A newline and a blank line cost one token each; rows with ids show that this provider always cuts a blank line."""
+    bodies = []
+    for text in REASONINGS[:25]:
+        ids = [*tokenizer.encode(text), CLOSE, *tokenizer.encode("\n\nSay."), END]
+        value = {**body(text, "Say.", billed=len(ids), token_ids=ids), "provider": "P"}
+        bodies.append(value)
+    lost = answer(tokenizer, "No ids here:", "\n\nSay.", shown=("No ids here:", "Say."))
+    row = rows_of(maker, *bodies, lost)[-1]
+    assert unpack(row.completion) == [*tokenizer.encode("No ids here:"), CLOSE, *tokenizer.encode("\n\nSay."), END]
+    assert (row.evidence, row.status) == ("count", "accept")
+    assert any(note.startswith("seam content_start='\\n\\n', as this provider") for note in row.notes)
+    assert rows_of(maker, lost)[0].status == "flag"
+
+
+def test_a_provider_that_shows_white_space_at_a_seam_is_believed_there(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    bodies = [answer(tokenizer, text + ("\n" if n % 4 == 0 else ""), "Say.", provider=name) for name in ("A", "B") for n, text in enumerate(REASONINGS)]
+    assert {row.status for row in rows_of(maker, *bodies)} == {"accept"}

@@ -1,0 +1,136 @@
+"""Small faults planted in the checks' own code, one at a time: a comparison turned round, a number off by one, an `and` for an `or`.
+
+    python -m tests.audit.mutation          lists the faults that no test of tests/audit/test_checks.py and test_structure.py notices
+
+The mutated functions replace the originals in the registry of this process, so that a fault takes milliseconds.
+"""
+
+import ast
+import copy
+import importlib
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from pipeline.audit.checks.registry import CHECKS, Across, Check
+
+MODULES = ("structure", "sanity", "outcome", "tools", "billing", "degeneration", "contamination", "duplicates")
+_COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+}
+_BINARY: dict[type[ast.operator], type[ast.operator]] = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd}
+
+
+class Mutant(NamedTuple):
+    """One fault."""
+
+    module: str
+    check: str
+    line: int
+    what: str
+    tree: ast.Module
+    """Only the changed function, with its decorator."""
+
+
+def check_functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Registered functions of a module, by the check's name."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            for decorator in node.decorator_list:
+                if isinstance(decorator, ast.Call) and decorator.args and isinstance(decorator.args[0], ast.Constant):
+                    yield str(decorator.args[0].value), node
+
+
+def changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
+    """Ways to spoil a node, each as words and a function that does it."""
+    if isinstance(node, ast.Compare):
+        for index, operator in enumerate(node.ops):
+            new = _COMPARE[type(operator)]
+            yield f"{type(operator).__name__} to {new.__name__}", lambda other, index=index, new=new: other.ops.__setitem__(index, new())
+    elif isinstance(node, ast.BoolOp):
+        swapped = ast.Or if isinstance(node.op, ast.And) else ast.And
+        yield f"{type(node.op).__name__} to {swapped.__name__}", lambda other, swapped=swapped: setattr(other, "op", swapped())
+    elif isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+        binary = _BINARY[type(node.op)]
+        yield f"{type(node.op).__name__} to {binary.__name__}", lambda other, binary=binary: setattr(other, "op", binary())
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
+        yield "~ left out", lambda other: setattr(other, "op", ast.UAdd())
+    elif isinstance(node, ast.Constant) and type(node.value) is int:
+        yield f"{node.value} to {node.value + 1}", lambda other: setattr(other, "value", other.value + 1)
+
+
+def mutants(name: str) -> Iterator[Mutant]:
+    """Every fault of a module of checks."""
+    source = importlib.import_module(f"pipeline.audit.checks.{name}").__file__
+    assert source is not None
+    with open(source, encoding="utf-8") as file:
+        tree = ast.parse(file.read())
+    for check, function in check_functions(tree):
+        cuts = {id(part) for node in ast.walk(function) if isinstance(node, ast.Slice) for part in ast.walk(node)}
+        for index, node in enumerate(ast.walk(function)):
+            if id(node) in cuts:  # how much of a text a message quotes
+                continue
+            for what, change in changes(node):
+                changed = copy.deepcopy(function)
+                change(list(ast.walk(changed))[index])
+                yield Mutant(name, check, getattr(node, "lineno", 0), what, ast.fix_missing_locations(ast.Module([changed], [])))
+
+
+def installed(mutant: Mutant) -> Check | Across:
+    """Put a fault in the registry; return the original."""
+    module: ModuleType = importlib.import_module(f"pipeline.audit.checks.{mutant.module}")
+    original = CHECKS[mutant.check]
+    order = list(CHECKS)
+    del CHECKS[mutant.check]
+    exec(compile(mutant.tree, f"<mutant of {mutant.check}>", "exec"), dict(vars(module)))
+    for name in order[order.index(mutant.check) + 1 :]:
+        CHECKS[name] = CHECKS.pop(name)
+    return original
+
+
+def noticed(mutant: Mutant, context: Any, tokenizer: Any) -> bool:
+    """Whether a test of the checks fails with this fault."""
+    from tests.audit import test_checks, test_structure
+
+    original = installed(mutant)
+    try:
+        test_checks.planted_faults_are_found(context, tokenizer, mutant.check)
+        test_checks.limits_are_kept(context, tokenizer, mutant.check)
+        test_checks.clean_rows_are_silent(context, tokenizer, 40, [mutant.check])
+        if mutant.module == "structure":
+            test_structure.exceptions_hold(context, tokenizer)
+    except Exception:  # noqa: BLE001 - a fault may make anything fail in any way, and each is noticed
+        return True
+    finally:
+        CHECKS[mutant.check] = original
+    return False
+
+
+def main() -> None:
+    """List what no test notices."""
+    from pipeline.audit.context import make_context
+    from pipeline.targets import open_target
+
+    record, tokenizer = open_target("kimi_k25")
+    context = make_context(record, tokenizer)
+    total, unnoticed = 0, 0
+    for name in MODULES:
+        for mutant in mutants(name):
+            total += 1
+            if not noticed(mutant, context, tokenizer):
+                unnoticed += 1
+                print(f"{mutant.module}.py:{mutant.line} {mutant.check}: {mutant.what}")
+    print(f"{unnoticed} of {total} not noticed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""A ratchet: a small fault in any check is noticed by the tests, but for those that are known to change nothing."""
+
+from collections import Counter
+
+import pytest
+
+from pipeline.audit.context import Context
+from pipeline.tokens import Tokenizer
+from tests.audit.mutation import MODULES, mutants, noticed
+
+HARMLESS = {
+    "one_think_close": 1,  # equal counts were left out before
+    "think_close_position": 1,  # one position cannot hold both tokens
+    "special_ids": 4,  # where ids outside the vocabulary are clipped to; they are masked
+    "segments": 4,  # the same; and the position in an empty answer
+    "tool_ids": 1,  # the number before the first call of an answer without calls
+    "count_difference": 3,  # a difference of 0 is no finding; nothing billed
+    "cost": 2,  # equality of floats; no prompt tokens counted as one
+    "token_loop": 1,  # a batch as short as one run
+    "repeated_ngrams": 6,  # the quick estimate decides nothing, it only saves the count
+    "compression": 1,  # equality of floats
+    "language": 2,  # equality of floats; a share in the message
+    "near_duplicates": 6,  # other scramblings of a band's key; which of two equal partners is named
+}
+"""Faults of each check that change no result, at most."""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_fault_planted_in_any_check_is_noticed(context: Context, tokenizer: Tokenizer) -> None:
+    unnoticed = [mutant for module in MODULES for mutant in mutants(module) if not noticed(mutant, context, tokenizer)]
+    more = Counter(mutant.check for mutant in unnoticed) - Counter(HARMLESS)
+    assert not more, [(mutant.check, mutant.line, mutant.what) for mutant in unnoticed if mutant.check in more]

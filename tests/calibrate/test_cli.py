@@ -1,0 +1,55 @@
+"""The command on files of true ids."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.calibrate.cli import main
+from pipeline.errors import InputError
+from pipeline.tokens import Tokenizer
+from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body
+
+
+def calibrate(tmp_path: Path, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    source, out = tmp_path / "truth.jsonl", tmp_path / "report.json"
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["--target", "kimi_k25", "--truth", str(source), "--out", str(out)]) == 0
+    report: dict[str, Any] = json.loads(out.read_text())
+    return report
+
+
+def test_bare_ids_are_simulated_under_every_habit(tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
+    section = [TOOLS, CALL, *tokenizer.encode("functions.f:0"), ARGS, *tokenizer.encode('{"q": "東京"}'), CALL_END, TOOLS_END]
+    plain = [*tokenizer.encode("Think."), CLOSE, *tokenizer.encode("Say it."), END]
+    tools = [*tokenizer.encode("Think."), CLOSE, *section, END]
+    other = [*tokenizer.encode("Think."), CLOSE, 40, 1491, 53791, 288, *tokenizer.encode(" fun."), END]
+    report = calibrate(tmp_path, [{"id": str(n), "output_ids": ids, "dataset": f"d{n}"} for n, ids in enumerate((plain, tools, other))])
+    simulated = report["simulated"]
+    for habit in ("ids", "logprobs, true bytes", "logprobs, decoded text"):
+        assert (simulated[habit]["exact"], simulated[habit]["rows"]) == (3, 3), habit
+    assert simulated["text"]["exact"] == 2
+    assert simulated["text"]["segmentation"] == 1
+    assert simulated["text"]["by_dataset"]["d2"]["segmentation"] == 1
+    assert simulated["text"]["by_evidence"]["count"]["exact"] == 2
+    assert simulated["text, tool tokens in content"]["exact"] == 2
+    assert simulated["text, close tag in content"]["by_status"]["accept"]["exact"] >= 1
+    assert simulated["text, end token not billed"]["by_evidence"]["count"]["exact"] == 2
+    for entry in simulated.values():
+        accepted = entry["by_status"].get("accept", {"rows": 0, "exact": 0})
+        assert accepted["rows"] == accepted["exact"]
+    assert "text, no usage" in capsys.readouterr().out
+
+
+def test_a_real_response_is_rebuilt_without_a_look_at_the_truth(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    true = [*tokenizer.encode("Think."), CLOSE, 40, 1491, 53791, 288, *tokenizer.encode(" fun."), END]
+    report = calibrate(tmp_path, [{"id": "a", "output_ids": true, "response": body("Think.", "I am having fun.", billed=len(true))}])
+    assert (report["received"]["rows"], report["received"]["exact"], report["received"]["segmentation"]) == (1, 0, 1)
+    difference = report["received"]["differences"][0]
+    assert (difference["rebuilt"][difference["position"]], difference["position"]) == (" having", 5) or difference["position"] > 0
+
+
+def test_a_file_without_truth_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no line has output_ids"):
+        calibrate(tmp_path, [{"id": "a", "response": body("a", "b")}])

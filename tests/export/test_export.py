@@ -1,0 +1,148 @@
+"""What engines load: names, shapes and config keys as the engines' own loaders want them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline.artifacts import read_json, sha256_folder, write_json
+from pipeline.eagle3.checkpoint import assemble, save_drafter
+from pipeline.eagle3.unroll import plan_unroll, unroll
+from pipeline.errors import ArtifactError
+from pipeline.export import stage
+from pipeline.schema.target import TargetRecord
+from pipeline.tensors import load_tensors
+from tests.tiny import VOCAB, random_drafter, random_pack
+
+MEASURED: dict[str, Any] = {
+    "draft_tokens": 4, "prompts": 3, "identical_to_plain_greedy": 3, "acceptance_length": 3.25, "tokens_per_round": 3.1, "per_position": [0.9, 0.7, 0.4, 0.25],
+    "anchors": {"oracle": 5.0, "untrained": 1.0}, "offline_estimate": {"acceptance_length": 3.4},
+    "datasets": {"code": {"prompts": 3, "acceptance_length": 3.25, "tokens_per_round": 3.1, "per_position": [0.9, 0.7, 0.4, 0.25]}},
+}  # fmt: skip
+
+SHAPES = {
+    "fc.weight": [32, 96],
+    "midlayer.input_layernorm.weight": [32],
+    "midlayer.hidden_norm.weight": [32],
+    "midlayer.self_attn.q_proj.weight": [32, 64],
+    "midlayer.self_attn.k_proj.weight": [16, 64],
+    "midlayer.self_attn.v_proj.weight": [16, 64],
+    "midlayer.self_attn.o_proj.weight": [32, 32],
+    "midlayer.post_attention_layernorm.weight": [32],
+    "midlayer.mlp.gate_proj.weight": [48, 32],
+    "midlayer.mlp.up_proj.weight": [48, 32],
+    "midlayer.mlp.down_proj.weight": [32, 48],
+    "norm.weight": [32],
+    "lm_head.weight": [50, 32],
+    "d2t": [50],
+    "t2d": [VOCAB],
+}
+"""Of `LlamaForCausalLMEagle3`: H 32, target 32, 4 heads of 8, 2 key heads, MLP 48, draft vocabulary 50."""
+
+
+def export(folder: Path, kimi: TargetRecord, **changes: Any) -> Path:
+    drafter = random_drafter(**changes)
+    save_drafter(folder / "checkpoint", drafter.config, drafter.state_dict())
+    write_json(folder / "fingerprint.json", kimi)
+    write_json(folder / "eval.json", MEASURED)
+    stage.run(stage.Config(), checkpoint=folder / "checkpoint", eval=folder / "eval.json", record=folder / "fingerprint.json", export=folder / "export")
+    return folder / "export"
+
+
+def test_sglang_gets_the_names_and_shapes_that_its_loader_does_not_skip(tmp_path: Path, kimi: TargetRecord) -> None:
+    tensors = load_tensors(export(tmp_path, kimi) / "sglang" / "model.safetensors")
+    assert {name: list(tensor.shape) for name, tensor in tensors.items()} == SHAPES
+    assert tensors["d2t"].dtype == torch.int64
+    assert tensors["t2d"].dtype == torch.bool
+    assert torch.equal(tensors["t2d"].nonzero().flatten(), tensors["d2t"] + torch.arange(50))
+
+
+def test_vllm_gets_the_same_tensors_by_speculators_names(tmp_path: Path, kimi: TargetRecord) -> None:
+    out = export(tmp_path, kimi)
+    ours, theirs = (load_tensors(out / engine / "model.safetensors") for engine in ("sglang", "vllm"))
+    assert {name.replace("midlayer.", "layers.0.") for name in SHAPES} == set(theirs)
+    for name, tensor in ours.items():
+        assert torch.equal(theirs[name.replace("midlayer.", "layers.0.")], tensor)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_an_export_comes_back_with_equal_logits(tmp_path: Path, kimi: TargetRecord, engine: str) -> None:
+    drafter, pack = random_drafter(), random_pack([(5, 6)])
+    tensors = load_tensors(export(tmp_path, kimi) / engine / "model.safetensors")
+    back = assemble(drafter.config, {name.replace("layers.0.", "midlayer."): tensor for name, tensor in tensors.items()}, drafter.embedding, engine)
+    plan = plan_unroll(pack, 3, every_row=True)
+    for mine, theirs in zip(unroll(drafter, pack.aux, plan), unroll(back, pack.aux, plan), strict=True):
+        assert torch.equal(drafter.logits(mine), back.logits(theirs))
+
+
+def test_sglangs_config_has_what_its_class_reads_and_leaves_default_layers_to_the_engine(tmp_path: Path, kimi: TargetRecord) -> None:
+    config = read_json(export(tmp_path, kimi) / "sglang" / "config.json")
+    expected = {
+        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 8, "num_hidden_layers": 1, "vocab_size": VOCAB, "draft_vocab_size": 50, "tie_word_embeddings": False,
+        "hidden_act": "silu", "torch_dtype": "float32", "eos_token_id": 163586,
+    }  # fmt: skip
+    assert expected.items() <= config.items()
+    assert "eagle_aux_hidden_state_layer_ids" not in config
+    assert "eagle_config" not in config
+
+
+def test_other_layers_than_the_default_are_written_in_both_places(tmp_path: Path, kimi: TargetRecord) -> None:
+    """vLLM 50170: without them the engine falls back silently, and acceptance to 1.2 %."""
+    out = export(tmp_path, kimi, layer_ids=[1, 4, 8])
+    config = read_json(out / "sglang" / "config.json")
+    assert config["eagle_aux_hidden_state_layer_ids"] == [1, 4, 8]
+    assert config["eagle_config"] == {"eagle_aux_hidden_state_layer_ids": [1, 4, 8], "use_aux_hidden_state": True}
+    assert read_json(out / "vllm" / "config.json")["eagle_aux_hidden_state_layer_ids"] == [1, 4, 8]
+
+
+def test_speculators_config_has_all_norm_flags_false_and_the_verifier(tmp_path: Path, kimi: TargetRecord) -> None:
+    config = read_json(export(tmp_path, kimi) / "vllm" / "config.json")
+    assert [config[flag] for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")] == [False] * 4
+    assert config["architectures"] == ["Eagle3DraftModel"]
+    assert config["speculators_model_type"] == "eagle3"
+    assert config["eagle_aux_hidden_state_layer_ids"] == [2, 4, 5]
+    assert config["transformer_layer_config"]["num_hidden_layers"] == 1
+    assert config["speculators_config"]["verifier"] == {"name_or_path": kimi.model, "architectures": ["LlamaForCausalLM"]}
+    assert config["speculators_config"]["proposal_methods"][0]["speculative_tokens"] == 4
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_the_rotary_embedding_is_written_in_the_old_form_and_the_new(tmp_path: Path, kimi: TargetRecord, engine: str) -> None:
+    """SpecForge 270 and 742, speculators 574: a theta ignored, a scaling dropped."""
+    yarn = {"rope_type": "yarn", "rope_theta": 50000.0, "factor": 64.0, "original_max_position_embeddings": 4096}
+    config = read_json(export(tmp_path, kimi, rope_parameters=yarn) / engine / "config.json")
+    llama = config if engine == "sglang" else config["transformer_layer_config"]
+    assert llama["rope_parameters"] == yarn
+    assert llama["rope_theta"] == 50000.0
+    assert llama["rope_scaling"] == {"type": "yarn", "rope_type": "yarn", "factor": 64.0, "original_max_position_embeddings": 4096}
+    plain = read_json(export(tmp_path / "plain", kimi) / engine / "config.json")
+    llama = plain if engine == "sglang" else plain["transformer_layer_config"]
+    assert (llama["rope_theta"], llama["rope_scaling"]) == (10000.0, None)
+
+
+def test_the_card_traces_data_and_settings_and_says_which_algorithm_to_name(tmp_path: Path, kimi: TargetRecord) -> None:
+    """sglang 21272: `EAGLE` with an EAGLE-3 draft skips fc, and the accept length is exactly 1.0."""
+    card = (export(tmp_path, kimi) / "README.md").read_text()
+    assert "--speculative-algorithm EAGLE3 " in card
+    assert "d" * 64 in card
+    assert "| all | 3 | 3.250 | 3.100 | 0.900, 0.700, 0.400, 0.250 |" in card
+    assert kimi.tokenizer_sha256 in card
+
+
+def test_equal_checkpoints_give_equal_bytes(tmp_path: Path, kimi: TargetRecord) -> None:
+    assert sha256_folder(export(tmp_path / "a", kimi)) == sha256_folder(export(tmp_path / "b", kimi))
+
+
+def test_a_checkpoint_whose_map_holds_token_ids_is_not_exported(tmp_path: Path, kimi: TargetRecord) -> None:
+    drafter = random_drafter()
+    broken = {**drafter.state_dict(), "d2t": drafter.used}
+    save_drafter(tmp_path / "checkpoint", drafter.config, broken)
+    write_json(tmp_path / "fingerprint.json", kimi)
+    write_json(tmp_path / "eval.json", MEASURED)
+    with pytest.raises(ArtifactError, match="d2t must hold offsets"):
+        stage.run(
+            stage.Config(), checkpoint=tmp_path / "checkpoint", eval=tmp_path / "eval.json", record=tmp_path / "fingerprint.json", export=tmp_path / "export"
+        )
+    assert not (tmp_path / "export").exists()

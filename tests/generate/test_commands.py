@@ -1,0 +1,133 @@
+"""plan, providers and store, as a user types them, in a repository of their own."""
+
+import base64
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tests.generate.chat_server import ChatServer, completion
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, ChatServer]]:
+    """A folder with this repository's conf/ and data/, pointed at a server on loopback."""
+    for name in ("conf", "data"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    monkeypatch.setenv("AERIE_STORE", str(tmp_path / "store"))
+    with ChatServer() as server:
+        overrides = ["provider=openrouter", f"provider.base_url={server.url}", "provider.model=m", "provider.api_key_env=null"]
+        (tmp_path / "params.yaml").write_text(json.dumps({"datasets": ["reasoning", "code"], "overrides": overrides}))
+        yield tmp_path, server
+
+
+def aerie(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "pipeline", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+
+def test_plan_says_what_would_be_asked_and_asks_nothing(repository: tuple[Path, ChatServer]) -> None:
+    folder, server = repository
+    done = aerie(folder, "plan", "--json")
+    assert done.returncode == 0, done.stderr
+    plans = json.loads(done.stdout)["datasets"]
+    assert [plan["dataset"] for plan in plans] == ["code", "reasoning"]
+    for plan in plans:
+        assert plan["new"] == plan["prompts"] > 0
+        assert 0 < plan["estimated"]["usd"] <= plan["worst_case"]["usd"]
+        assert plan["by_provider"]["alpha"]["worst_case_usd"] == plan["worst_case"]["usd"]
+    assert server.asked == []
+    assert not (folder / "store").exists()
+
+
+def test_plan_prints_a_table(repository: tuple[Path, ChatServer]) -> None:
+    done = aerie(repository[0], "plan", "code")
+    assert done.returncode == 0, done.stderr
+    assert "code" in done.stdout
+    assert "reasoning" not in done.stdout
+
+
+def test_plan_of_an_unknown_dataset_names_the_known(repository: tuple[Path, ChatServer]) -> None:
+    done = aerie(repository[0], "plan", "nothing")
+    assert done.returncode == 2
+    assert "['code', 'reasoning']" in done.stderr
+
+
+def test_providers_says_who_is_admitted_and_why_not(repository: tuple[Path, ChatServer]) -> None:
+    folder, server = repository
+    server.endpoints = [*server.endpoints, {**server.endpoints[0], "provider_name": "Beta", "tag": "beta", "quantization": "fp4"}]
+    done = aerie(folder, "providers", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [endpoint["provider"] for endpoint in found["admitted"]] == ["Alpha"]
+    assert found["refused"][0]["why_not"] == ["quantization fp4 is not admitted"]
+    assert "Beta" in aerie(folder, "providers").stdout
+
+
+def test_providers_of_a_server_that_is_down_is_one_message(repository: tuple[Path, ChatServer]) -> None:
+    folder, _ = repository
+    text = (folder / "params.yaml").read_text()
+    (folder / "params.yaml").write_text(text.replace("http://127.0.0.1:", "http://127.0.0.2:"))
+    done = aerie(folder, "providers")
+    assert done.returncode == 2
+    assert "is the server up" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def filled(folder: Path, server: ChatServer) -> Path:
+    """Run the stage once, with one answer and one failure; give the dataset's folder."""
+    build = folder / "build" / "some"
+    build.mkdir(parents=True)
+    (build / "prompts.jsonl").write_text(json.dumps({"id": "p", "messages": [{"role": "user", "content": "a"}]}) + "\n")
+    command = [sys.executable, "-m", "tests.generate.child", str(folder), server.url, "2", "some"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return build
+
+
+def test_store_counts_checks_and_exports_what_was_paid(repository: tuple[Path, ChatServer]) -> None:
+    folder, server = repository
+    filled(folder, server)
+    assert "some" in aerie(folder, "store", "stats").stdout
+    checked = aerie(folder, "store", "verify")
+    assert (checked.returncode, checked.stdout) == (0, "1 answers read; 0 faults\n")
+    assert aerie(folder, "store", "export", "--out", str(folder / "out.jsonl")).returncode == 0
+    (row,) = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
+    assert json.loads(base64.b64decode(row["body_base64"])) == completion()
+
+
+def test_store_verify_finds_a_changed_answer(repository: tuple[Path, ChatServer]) -> None:
+    folder, server = repository
+    filled(folder, server)
+    with sqlite3.connect(folder / "store" / "ledger.sqlite") as db:
+        db.execute("UPDATE bodies SET body = ?", (b"{}",))
+    db.close()
+    done = aerie(folder, "store", "verify")
+    assert done.returncode == 1
+    assert "its bytes differ from what was received" in done.stdout
+
+
+def test_store_gc_drops_an_answer_only_when_told_twice(repository: tuple[Path, ChatServer]) -> None:
+    folder, server = repository
+    build = filled(folder, server)
+    empty = folder / "none.jsonl"
+    empty.write_text("")
+    assert "0 answers" in aerie(folder, "store", "gc", "--unlisted", str(build / "responses.jsonl"), "--yes").stdout
+    assert "add --yes" in aerie(folder, "store", "gc", "--unlisted", str(empty)).stdout
+    assert aerie(folder, "store", "verify").stdout.startswith("1 answers")
+    aerie(folder, "store", "gc", "--unlisted", str(empty), "--yes")
+    assert aerie(folder, "store", "verify").stdout.startswith("0 answers")
+
+
+def test_store_without_a_ledger_says_so(repository: tuple[Path, ChatServer]) -> None:
+    done = aerie(repository[0], "store", "stats")
+    assert done.returncode == 2
+    assert "there is no ledger yet" in done.stderr

@@ -1,0 +1,87 @@
+"""What decides an answer is in its key, and nothing else is."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pipeline.generate.config import ProviderSection, SamplingSection
+from pipeline.generate.request import Asker
+
+MESSAGES = [{"role": "user", "content": "x"}]
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+
+
+def key(
+    provider: dict[str, Any] | None = None, sampling: dict[str, Any] | None = None, *, send_tools: bool = True, identity: str | None = None, tools: Any = TOOLS
+) -> str:
+    section = ProviderSection.model_validate({"kind": "openrouter", "base_url": "http://a/v1", "model": "m", **(provider or {})})
+    chosen = SamplingSection.model_validate({"temperature": 1, "top_p": 1, "max_tokens": 10, **(sampling or {})})
+    return Asker(chosen, section, send_tools=send_tools, identity=identity).key(MESSAGES, tools)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"provider": {"model": "n"}},
+        {"provider": {"allow": ["a"]}},
+        {"provider": {"deny": ["a"]}},
+        {"provider": {"quantizations": ["fp8"]}},
+        {"provider": {"evidence": {"logprobs": True}}},
+        {"provider": {"kind": "openai"}},
+        {"sampling": {"temperature": 0.9}},
+        {"sampling": {"top_p": 0.9}},
+        {"sampling": {"max_tokens": 11}},
+        {"sampling": {"seed": 1}},
+        {"sampling": {"extra": {"top_k": 1}}},
+        {"send_tools": False},
+        {"identity": "retrained"},
+        {"tools": None},
+    ],
+    ids=str,
+)
+def test_what_decides_the_answer_changes_the_key(changes: dict[str, Any]) -> None:
+    assert key(**changes) != key()
+
+
+@pytest.mark.parametrize(
+    "provider",
+    [
+        {"concurrency": 5},
+        {"base_url": "http://b/v1"},
+        {"timeout": {"total": 5}},
+        {"retry": {"attempts": 2}},
+        {"max_price": {"prompt": 5}},
+        {"api_key_env": "OTHER"},
+        {"answers_as": ["m-1"]},
+        {"errors": "unbilled"},
+        {"wait_for_store": False},
+    ],
+    ids=str,
+)
+def test_what_does_not_decide_the_answer_leaves_the_key_alone(provider: dict[str, Any]) -> None:
+    assert key(provider) == key()
+
+
+def test_the_order_of_names_in_the_policy_does_not_matter() -> None:
+    assert key({"allow": ["a", "b"]}) == key({"allow": ["b", "a"]})
+
+
+def test_an_openai_server_is_known_by_its_address() -> None:
+    assert key({"kind": "openai"}) != key({"kind": "openai", "base_url": "http://b/v1"})
+
+
+@pytest.mark.parametrize("extra", [{"model": "x"}, {"max_tokens": 5}, {"max_completion_tokens": 5}, {"provider": {}}, {"stream": True}, {"n": 0}, {"n": "2"}])
+def test_extra_fields_cannot_get_round_the_budget_or_the_policy(extra: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        SamplingSection.model_validate({"temperature": 1, "top_p": 1, "max_tokens": 10, "extra": extra})
+
+
+def test_several_choices_reserve_for_each() -> None:
+    assert SamplingSection(temperature=1, top_p=1, max_tokens=10, extra={"n": 3}).most_tokens == 30
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "https://user:secret@host/v1", "https://host/v1?key=secret", "host/v1"])
+def test_an_address_holds_no_secret(url: str) -> None:
+    with pytest.raises(ValidationError, match="base_url"):
+        ProviderSection.model_validate({"kind": "openai", "base_url": url, "model": "m"})

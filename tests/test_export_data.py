@@ -1,0 +1,78 @@
+"""Training data in other trainers' formats, checked against what their readers expect."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+
+from pipeline.artifacts import read_json
+from pipeline.export_data import main
+from pipeline.models import open_ends
+from pipeline.schema.target import TargetRecord
+from pipeline.shards import HiddenStates
+from pipeline.tensors import load_tensors
+from tests.tiny import ROWS, VOCAB, WIDTH, Build, random_rows
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory, kimi: TargetRecord) -> Build:
+    build = Build(tmp_path_factory.mktemp("build"), kimi)
+    build.extract(random_rows(ROWS), "a")
+    build.extract(random_rows(ROWS[:2], seed=1), "b")
+    return build
+
+
+def export(build: Build, kind: str, out: Path) -> Path:
+    main(["--format", kind, "--out", str(out), "--model", str(build.model), "--data", str(build.hidden("a")), "--data", str(build.hidden("b"))])
+    return out
+
+
+def test_specforge_gets_unpadded_rows_with_the_last_state_after_the_norm(build: Build, tmp_path: Path) -> None:
+    out = export(build, "specforge", tmp_path / "out")
+    files = sorted(out.glob("rows_0-2000/data_*.ckpt"))
+    assert len(files) == 8
+    first = HiddenStates(build.hidden("a"))[0]
+    loaded = torch.load(out / "rows_0-2000" / "data_0.ckpt", weights_only=True)
+    assert {name: (tensor.dtype, list(tensor.shape)) for name, tensor in loaded.items()} == {
+        "input_ids": (torch.int64, [49]),
+        "loss_mask": (torch.int64, [49]),
+        "aux_hidden_state": (torch.bfloat16, [1, 49, 3 * WIDTH]),
+        "hidden_state": (torch.bfloat16, [1, 49, WIDTH]),
+    }
+    assert loaded["loss_mask"].tolist() == [0] * 9 + [1] * 40
+    ends = open_ends(build.model)
+    normed = ends.teacher_hidden(first.last)
+    torch.testing.assert_close(loaded["hidden_state"][0], normed.bfloat16())
+    assert not torch.allclose(loaded["hidden_state"][0].float(), first.last, atol=0.1)
+
+
+def test_specforges_vocabulary_map_has_offsets_and_covers_the_supervised_tokens(build: Build, tmp_path: Path) -> None:
+    mapping = torch.load(export(build, "specforge", tmp_path / "out") / "vocab_mapping.pt", weights_only=True)
+    assert torch.equal(mapping["t2d"].nonzero().flatten(), mapping["d2t"] + torch.arange(len(mapping["d2t"])))
+    assert len(mapping["d2t"]) == VOCAB
+
+
+def test_speculators_gets_four_states_before_the_norm_and_equal_token_ids_so_that_no_row_is_dropped(build: Build, tmp_path: Path) -> None:
+    out = export(build, "speculators", tmp_path / "out")
+    with pa.ipc.open_stream(out / "data-00000-of-00001.arrow") as stream:
+        table = stream.read_all().to_pylist()
+    assert [row["seq_len"] for row in table] == [p + c for _, p, c in ROWS] + [p + c for _, p, c in ROWS[:2]]
+    dropped = 0
+    for number, row in enumerate(table):
+        tensors = load_tensors(out / "hidden_states" / f"hs_{number}.safetensors")
+        dropped += tensors["token_ids"].tolist() != row["input_ids"]
+        assert tensors["hidden_states"].shape == (row["seq_len"], 4, WIDTH)
+        assert sum(row["loss_mask"]) == ([c for _, _, c in ROWS] + [c for _, _, c in ROWS[:2]])[number]
+    assert dropped == 0
+    first = HiddenStates(build.hidden("a"))[0]
+    stored = load_tensors(out / "hidden_states" / "hs_0.safetensors")["hidden_states"]
+    assert torch.equal(stored[:, :3].flatten(1), first.aux.bfloat16())
+    assert torch.equal(stored[:, 3], first.last.bfloat16())
+
+
+def test_speculators_reads_ids_as_tensors_and_finds_token_counts(build: Build, tmp_path: Path) -> None:
+    out = export(build, "speculators", tmp_path / "out")
+    assert read_json(out / "state.json")["_format_type"] == "torch"
+    frequency = torch.load(out / "token_freq.pt", weights_only=True)
+    assert sum(frequency.values()) == sum(c for _, _, c in [*ROWS, *ROWS[:2]])

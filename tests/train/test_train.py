@@ -1,0 +1,248 @@
+"""Training: the same bits every time, also after a kill and over several processes; refuses what does not belong together."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.artifacts import read_json, sha256_folder, write_json
+from pipeline.eagle3.checkpoint import load_drafter
+from pipeline.eagle3.estimate import estimate
+from pipeline.errors import AerieError, ArtifactError, InputError
+from pipeline.models import open_ends
+from pipeline.schema.target import TargetRecord
+from pipeline.tensors import load_tensors
+from pipeline.train import stage
+from pipeline.train.data import RowRef, open_corpus, pack, packs_of_epoch
+from pipeline.train.loop import Learner, learning_rate, load_packs, schedule
+from pipeline.train.processes import Processes
+from pipeline.train.resume import Progress
+from tests.conftest import ROOT
+from tests.tiny import Build, random_rows, save_target, train_settings
+
+SHAPES = [(f"row-{number}", 3 + number % 7, 6 + number % 11) for number in range(24)]
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory, kimi: TargetRecord) -> Build:
+    build = Build(tmp_path_factory.mktemp("build"), kimi)
+    build.extract(random_rows(SHAPES[:12]), "a")
+    build.extract(random_rows(SHAPES[12:], seed=1), "b", dtype="bfloat16")
+    return build
+
+
+def train(build: Build, out: Path, names: tuple[str, ...] = ("a", "b"), **changes: Any) -> Path:
+    config = stage.Config(train=train_settings(**changes), names=list(names))
+    hidden = {name: build.hidden(name) for name in names}
+    stage.run(config, stamps=build.stamps, hidden=hidden, record=build.record, model=build.model, checkpoint=out / "checkpoint", log=out / "log.csv")
+    return out
+
+
+def learner_of(build: Build, **changes: Any) -> tuple[Learner, Any]:
+    config = train_settings(**changes)
+    ends = open_ends(build.model)
+    corpus = open_corpus(build.stamps, {name: build.hidden(name) for name in "ab"}, ["a", "b"], ends.source.sha256, config.heldout)
+    return stage._learner(config, ends, corpus, "tiny"), corpus
+
+
+def test_two_runs_give_the_same_bytes(build: Build, tmp_path: Path) -> None:
+    first, second = train(build, tmp_path / "1"), train(build, tmp_path / "2")
+    assert sha256_folder(first / "checkpoint") == sha256_folder(second / "checkpoint")
+    assert (first / "log.csv").read_bytes() == (second / "log.csv").read_bytes()
+    assert not (first / ".checkpoint.partial").exists()
+    other = train(build, tmp_path / "3", seed=1)
+    assert sha256_folder(other / "checkpoint") != sha256_folder(first / "checkpoint")
+
+
+def test_the_log_has_a_line_a_step_and_the_checkpoint_is_the_best_by_held_out_estimate(build: Build, tmp_path: Path) -> None:
+    out = train(build, tmp_path, lr=0.01, epochs=4)
+    header, *lines = [line.split(",") for line in (out / "log.csv").read_text().splitlines()]
+    assert header == ["step", "epoch", "loss", "lr", "grad_norm", "accuracy_0", "accuracy_1", "accuracy_2", "heldout_acceptance"]
+    assert [int(line[0]) for line in lines] == list(range(1, len(lines) + 1))
+    measured = [float(line[-1]) for line in lines if line[-1]]
+    assert len(measured) == 4
+    assert all(1 <= value <= 4 for value in measured)
+    drafter = load_drafter(out / "checkpoint", open_ends(build.model).embedding, open_ends(build.model).source.sha256)
+    learner, corpus = learner_of(build, lr=0.01, epochs=4)
+    found = estimate(drafter, stage.judge(corpus, learner.ends, learner.settings), 3).length
+    assert found == pytest.approx(max(measured), abs=1e-5)
+
+
+def test_a_drafter_learns_its_rows(build: Build, tmp_path: Path) -> None:
+    out = train(build, tmp_path, lr=0.01, epochs=10, heldout=0)
+    rows = [line.split(",") for line in (out / "log.csv").read_text().splitlines()[1:]]
+    first, last = ([row for row in rows if row[1] == epoch] for epoch in ("1", "10"))
+    assert sum(float(row[2]) for row in last) < 0.5 * sum(float(row[2]) for row in first)
+    assert sum(float(row[5]) for row in last) / len(last) > 0.25
+
+
+@pytest.mark.parametrize("stop", [1, 3, 5])
+def test_a_resumed_run_has_the_weights_rates_and_order_of_one_that_was_never_stopped(build: Build, tmp_path: Path, stop: int) -> None:
+    """speculators 900 and 1026: a resume that restarts the schedule or the shuffle."""
+    whole = train(build, tmp_path / "whole", save_every=1)
+    learner, corpus = learner_of(build, save_every=1)
+    steps = [packs for epoch in schedule(corpus, learner.settings) for packs in epoch]
+    progress = Progress(tmp_path / "cut" / "checkpoint", stage._key(learner.settings, corpus))
+    epochs = schedule(corpus, learner.settings)
+    judged = stage.judge(corpus, learner.ends, learner.settings)
+    ends_of_epoch = {sum(map(len, epochs[: number + 1])) for number in range(len(epochs))}
+    for packs in steps[:stop]:
+        rate = learning_rate(progress.step, len(steps), learner.settings.lr, learner.settings.warmup)
+        result = learner.step(load_packs(corpus, packs), rate, Processes())
+        progress.step += 1
+        progress.rows.append(stage._row(progress.step, 1 if progress.step <= len(epochs[0]) else 2, rate, result))
+        progress.save(learner)
+        if progress.step in ends_of_epoch:
+            stage._end_epoch(learner, judged, progress, "")
+    resumed = train(build, tmp_path / "cut", save_every=1)
+    assert sha256_folder(resumed / "checkpoint") == sha256_folder(whole / "checkpoint")
+    assert (resumed / "log.csv").read_bytes() == (whole / "log.csv").read_bytes()
+
+
+def test_a_saved_run_of_other_settings_is_not_taken_up(build: Build, tmp_path: Path) -> None:
+    learner, corpus = learner_of(build)
+    for packs in schedule(corpus, learner.settings)[0][:2]:
+        learner.step(load_packs(corpus, packs), 0.1, Processes())
+    progress = Progress(tmp_path / "x" / "checkpoint", "key of other settings")
+    progress.step = 2
+    progress.save(learner)
+    assert sha256_folder(train(build, tmp_path / "x") / "checkpoint") == sha256_folder(train(build, tmp_path / "y") / "checkpoint")
+
+
+_TWO = """
+import sys; from pathlib import Path
+from pipeline.train import stage
+from tests.tiny import train_settings
+b, out = Path(sys.argv[1]), Path(sys.argv[2])
+config = stage.Config(train=train_settings(accumulate=2), names=["a", "b"])
+stage.run(config, stamps=b/"extracted", hidden={n: b/n/"hidden" for n in "ab"}, record=b/"fingerprint.json", model=b/"model", checkpoint=out/"checkpoint", log=out/"log.csv")
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_over_gloo_give_the_weights_of_one(build: Build, tmp_path: Path) -> None:
+    (tmp_path / "two.py").write_text(_TWO)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(tmp_path / "two.py"),
+        str(build.folder),
+        str(tmp_path / "2"),
+    ]
+    run = subprocess.run(command, cwd=ROOT, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr[-2000:]
+    one = load_tensors(train(build, tmp_path / "1", accumulate=2) / "checkpoint" / "model.safetensors")
+    two = load_tensors(tmp_path / "2" / "checkpoint" / "model.safetensors")
+    for name, tensor in one.items():
+        torch.testing.assert_close(two[name], tensor, atol=1e-5, rtol=1e-5, msg=name)
+
+
+def test_gradient_accumulation_is_one_large_batch(build: Build) -> None:
+    few, corpus = learner_of(build, accumulate=4)
+    (packs, *_) = schedule(corpus, few.settings)[0]
+    one, _ = learner_of(build)
+    split = few.step(load_packs(corpus, packs), 0.0, Processes())
+    whole = one.step(load_packs(corpus, [[ref for refs in packs for ref in refs]]), 0.0, Processes())
+    assert split.loss == pytest.approx(whole.loss, rel=1e-5)
+    assert split.grad_norm == pytest.approx(whole.grad_norm, rel=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["kl", "lk_alpha", "lk_lambda"])
+def test_bfloat16_autocast_stays_close_to_float32(build: Build, loss: str) -> None:
+    results = []
+    for dtype in ("float32", "bfloat16"):
+        learner, corpus = learner_of(build, dtype=dtype, loss=loss)
+        results.append(learner.step(load_packs(corpus, schedule(corpus, learner.settings)[0][0]), 0.0, Processes()))
+    assert results[1].loss == pytest.approx(results[0].loss, rel=0.03)
+    assert results[1].grad_norm == pytest.approx(results[0].grad_norm, rel=0.1)
+
+
+def test_the_rate_rises_then_falls_along_a_cosine_to_zero() -> None:
+    rates = [learning_rate(step, 100, 1.0, 0.1) for step in range(100)]
+    assert rates[:10] == pytest.approx([0.1 * step for step in range(1, 11)])
+    assert rates[55] == pytest.approx(0.5)
+    assert rates == sorted(rates[:10]) + sorted(rates[10:], reverse=True)
+    assert rates[-1] < 0.001
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(2, 60), min_size=1, max_size=60), st.integers(2, 80), st.integers(0, 5))
+def test_an_epoch_has_every_row_once_and_packs_keep_their_size(lengths: list[int], tokens: int, epoch: int) -> None:
+    rows = [RowRef("d", number, str(number), length, 1) for number, length in enumerate(lengths)]
+    packs = packs_of_epoch(rows, tokens, 0, epoch)
+    assert sorted(ref.number for refs in packs for ref in refs) == list(range(len(rows)))
+    assert all(sum(ref.length for ref in refs) <= tokens or len(refs) == 1 for refs in packs)
+    assert packs == packs_of_epoch(rows, tokens, 0, epoch)
+    assert len(rows) < 8 or packs != packs_of_epoch(rows, tokens, 0, epoch + 1)
+
+
+def test_packs_waste_little() -> None:
+    rows = [RowRef("d", number, str(number), 20 + number * 37 % 300, 1) for number in range(500)]
+    packs = pack(rows, 1024)
+    assert sum(row.length for row in rows) / (1024 * len(packs)) > 0.95
+
+
+def test_held_out_rows_are_not_trained_on_and_stay_held_out_when_a_row_comes(build: Build) -> None:
+    _, corpus = learner_of(build)
+    assert len(corpus.heldout) == round(0.2 * len(SHAPES))
+    assert not {(ref.dataset, ref.id) for ref in corpus.heldout} & {(ref.dataset, ref.id) for ref in corpus.training}
+    fewer = open_corpus_of(build, 0.1)
+    assert set(fewer.heldout) <= set(corpus.heldout)
+
+
+def open_corpus_of(build: Build, heldout: float = 0.2, names: tuple[str, ...] = ("a", "b"), target: str | None = None) -> Any:
+    sha256 = target or open_ends(build.model).source.sha256
+    return open_corpus(build.stamps, {name: build.hidden(name) for name in names}, list(names), sha256, heldout)
+
+
+def test_a_missing_stamp_and_a_left_over_one_are_named(build: Build) -> None:
+    with pytest.raises(ArtifactError, match=r"stamps of \['a', 'b'\]; params.yaml names \['a', 'c'\]: missing \['c'\].*left over \['b'\]"):
+        open_corpus(build.stamps, {}, ["a", "c"], "", 0.1)
+
+
+def test_states_of_another_target_are_refused(build: Build) -> None:
+    with pytest.raises(ArtifactError, match=f"hidden states are of target .*; the weights at hand are {'f' * 16}"):
+        open_corpus_of(build, target="f" * 64)
+
+
+def test_an_empty_training_set_is_refused(tmp_path: Path, kimi: TargetRecord) -> None:
+    build = Build(tmp_path, kimi)
+    build.extract([], "a")
+    with pytest.raises(InputError, match=r"no row to train on in \['a'\]"):
+        open_corpus_of(build, names=("a",))
+
+
+def test_datasets_taken_from_different_layers_are_refused(tmp_path: Path, kimi: TargetRecord) -> None:
+    build = Build(tmp_path, kimi)
+    build.extract(random_rows(SHAPES), "a")
+    build.extract(random_rows(SHAPES), "b", layers=[1, 3, 4])
+    with pytest.raises(ArtifactError, match=r"hidden states of a and b differ in layer_ids: \[2, 4, 5\] and \[1, 3, 4\]"):
+        open_corpus_of(build)
+
+
+def test_a_target_of_another_width_is_refused_with_both_numbers(tmp_path: Path, kimi: TargetRecord) -> None:
+    build = Build(tmp_path, kimi)
+    build.extract(random_rows(SHAPES), "a")
+    save_target(build.model, hidden_size=40, num_attention_heads=5, num_key_value_heads=5)
+    manifest = build.hidden("a") / "manifest.json"
+    write_json(manifest, {**read_json(manifest), "target_sha256": open_ends(build.model).source.sha256})
+    with pytest.raises(AerieError, match="hidden size 40; the hidden states have 32"):
+        train(build, tmp_path / "out", names=("a",))
+
+
+def test_a_stamp_that_disagrees_with_its_folder_is_refused(tmp_path: Path, kimi: TargetRecord) -> None:
+    build = Build(tmp_path, kimi)
+    build.extract(random_rows(SHAPES), "a")
+    stamp = build.stamps / "a.json"
+    write_json(stamp, {**read_json(stamp), "rows": 3})
+    with pytest.raises(ArtifactError, match=r"has 24 rows; its stamp .* says 3"):
+        open_corpus_of(build, names=("a",))
