@@ -45,7 +45,8 @@ def lines(workspace: StandIns, *, code: int) -> dict[str, tuple[str, str]]:
 @pytest.mark.slow
 def test_a_built_clone_is_healthy_and_what_it_lacks_is_named(workspace: StandIns) -> None:
     found = lines(workspace, code=0)
-    assert found["versions"] == ("ok", "build/ and dvc.lock agree with conf/ and the code")
+    assert found["versions"][0] == "ok"
+    assert found["versions"][1].startswith("build/ and dvc.lock agree with conf/ and the code")
     assert found["tokenizer"][0] == "ok"
     assert "make setup" in found["merge driver"][1]
     assert "dvc remote add" in found["remote"][1]

@@ -124,7 +124,7 @@ EDITS = [
     ("data/code.jsonl", lambda text: "".join(reversed(text.splitlines(keepends=True))), "prompts@code"),
     ("data/code.jsonl", swap('"content":', '"content": '), "prompts@code"),
     ("data/tools.jsonl", lambda text: text + "\n", "prompts@tools"),
-    ("data/heldout.jsonl", lambda text: text + '{"id":"new","dataset":"code","messages":[{"role":"user","content":"hi"}]}\n', "evaluate"),
+    ("data/heldout.jsonl", lambda text: text + '{"id":"new","dataset":"code","messages":[{"role":"user","content":"hi"}]}\n', "evaluate audit"),
     # params.yaml
     ("params.yaml", swap("overrides: []", "overrides: [train.lr=0.5]"), "train"),
     ("params.yaml", swap("overrides: []", "overrides: [datasets.tools.sampling.seed=9]"), "generate@tools"),
