@@ -32,16 +32,17 @@ compose: $(READY) ## refresh build/config.json and build/code.json
 build: $(READY) ## run the pipeline (dvc repro), then show what came out
 	dvc repro
 	@python -m pipeline status
+	@python -m pipeline report
 
 test: $(READY) ## lint, types, every test
 	ruff check . && ruff format --check .
 	mypy
-	python -m pytest
+	python -m pytest -n auto --dist loadfile
 
 check: $(READY) ## the quick part: lint, types, unit tests
 	ruff check . && ruff format --check .
 	mypy
-	python -m pytest -m 'not slow'
+	python -m pytest -n auto --dist loadfile -m 'not slow'
 
 bench: $(READY) ## run the benchmarks; results go to benchmarks/results/
 	python -m benchmarks
