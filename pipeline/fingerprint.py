@@ -10,6 +10,7 @@ import hashlib
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 from pipeline.artifacts import read_bytes, sha256_file
@@ -38,13 +39,23 @@ OPTIONAL = frozenset({"datasets"})
 """Imports of extras, which the lock does not pin: a build without them never reaches them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Module:
-    """One module of the package: its file, its tree, what it imports, a digest of its syntax."""
+    """One module of the package: its file and its tree; what it imports and the digest of its syntax are worked out once."""
 
     name: str
     path: Path
     tree: ast.Module
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the syntax."""
+        return digest_tree(self.tree)
+
+    @cached_property
+    def imports(self) -> set[str]:
+        """As `imported_names`."""
+        return imported_names(self)
 
     @property
     def is_package(self) -> bool:
@@ -120,11 +131,17 @@ def modules(root: Path) -> dict[str, Module]:
     for path in sorted((root / PACKAGE).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        try:
-            found[name] = Module(name, path, ast.parse(read_bytes(path), str(path)))
-        except SyntaxError as error:
-            raise ConfigError(f"{path}:{error.lineno}: not Python: {error.msg}") from error
+        found[name] = _module(name, path, read_bytes(path))
     return found
+
+
+@cache
+def _module(name: str, path: Path, source: bytes) -> Module:
+    """Parse a module; the same source is parsed once a process."""
+    try:
+        return Module(name, path, ast.parse(source, str(path)))
+    except SyntaxError as error:
+        raise ConfigError(f"{path}:{error.lineno}: not Python: {error.msg}") from error
 
 
 def _parents(name: str) -> list[str]:
@@ -165,7 +182,7 @@ def closure(known: dict[str, Module], starts: Iterable[str]) -> dict[str, set[st
         name = todo.pop()
         if name in reached:
             continue
-        reached[name] = imported_names(known[name])
+        reached[name] = known[name].imports
         for imported in reached[name]:
             if imported.split(".")[0] == PACKAGE:
                 todo += [parent for parent in _parents(imported) if parent in known]
@@ -230,17 +247,13 @@ def fingerprints(root: Path, stages: Iterable[str]) -> dict[str, dict[str, objec
     """
     known = modules(root)
     pins = read_pins(root / "requirements.lock")
-    digests: dict[str, str] = {}
     result: dict[str, dict[str, object]] = {}
     for stage in stages:
         start = f"{PACKAGE}.{stage}.stage"
         if start not in known:
             raise ConfigError(f"stage {stage!r} has no module {start}")
         reached = closure(known, [*ROOTS, start])
-        for name in reached:
-            if name not in digests:
-                digests[name] = digest_tree(known[name].tree)
-        parts = [(name, digests[name], _folder_data(known[name])) for name in sorted(reached)]
+        parts = [(name, known[name].digest, _folder_data(known[name])) for name in sorted(reached)]
         code = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
         result[stage] = {"code": code, "libraries": libraries(reached, pins)}
     return result

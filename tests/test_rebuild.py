@@ -16,7 +16,7 @@ import pytest
 from dvc.repo import Repo
 
 from pipeline import compose
-from pipeline.fingerprint import ROOTS, closure, modules
+from pipeline.fingerprint import ROOTS, closure, fingerprints, modules
 from pipeline.stages import STAGES
 from tests.conftest import ROOT
 from tests.workspace import Workspace, copy_of_repository
@@ -184,14 +184,23 @@ def test_every_composed_value_is_an_input_of_the_stages_that_are_given_it_and_of
 
 
 def test_a_planted_change_in_each_module_makes_stale_exactly_the_stages_that_can_load_it(built: Workspace) -> None:
-    known = modules(ROOT)
-    closures = {stage.name: closure(known, [*ROOTS, f"pipeline.{stage.name}.stage"]) for stage in STAGES}
-    for name, module in known.items():
-        if not module.tree.body:
-            continue
-        expected = {found for stage in STAGES if name in closures[stage.name] for found in stage_of(stage.name)}
-        file = module.path.relative_to(ROOT).as_posix()
-        assert after(built, file, lambda text: text + "\nPLANTED = 1\n") == expected, f"a change of {file}"
+    """Every module is asked of the fingerprints that DVC compares, and every twentieth of DVC itself."""
+    known = modules(built.root)
+    names = [stage.name for stage in STAGES]
+    before = fingerprints(built.root, names)
+    closures = {name: closure(known, [*ROOTS, f"pipeline.{name}.stage"]) for name in names}
+    planted = [module for module in known.values() if module.tree.body]
+    for number, module in enumerate(planted):
+        expected = {name for name in names if module.name in closures[name]}
+        source = module.path.read_bytes()
+        try:
+            module.path.write_bytes(source + b"\nPLANTED = 1\n")
+            now = fingerprints(built.root, names)
+            assert {name for name in names if now[name] != before[name]} == expected, f"a change of {module.path}"
+            if number % 20 == 0:
+                assert stale(built) == {found for name in expected for found in stage_of(name)}, f"a change of {module.path}"
+        finally:
+            module.path.write_bytes(source)
 
 
 def test_comments_docstrings_and_formatting_of_any_module_make_nothing_stale(built: Workspace) -> None:
