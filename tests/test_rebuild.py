@@ -18,7 +18,6 @@ from dvc.repo import Repo
 from pipeline import compose
 from pipeline.fingerprint import ROOTS, closure, fingerprints, modules
 from pipeline.stages import STAGES
-from tests.conftest import ROOT
 from tests.workspace import Workspace, copy_of_repository
 
 pytestmark = pytest.mark.slow
