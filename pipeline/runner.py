@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,9 @@ from pipeline.section import Section
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: never 0, since DVC would record a half output as success."""
+
+BROKEN = 70
+"""Exit code after a fault of ours: never 1, which says that the gate or an audit decided against the data."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -71,7 +75,7 @@ def section_of(model: type[Section], values: dict[str, Any]) -> Section:
 
 
 def guarded(work: Callable[[], int | None]) -> int:
-    """Run ``work``; show what the user can act on as one message on stderr; return the exit code."""
+    """Run ``work``; show what the user can act on as one message on stderr, and a fault of ours whole; return the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
         return work() or 0
@@ -87,6 +91,10 @@ def guarded(work: Callable[[], int | None]) -> int:
     except MemoryError:
         print("error: out of memory; lower tokens_per_batch or the concurrency in conf/", file=sys.stderr)
         return 2
+    except Exception:  # noqa: BLE001 - the last boundary: Python itself would show the same and exit with 1
+        traceback.print_exc()
+        print("this is a fault of the program, not of the data; please report it with the lines above", file=sys.stderr)
+        return BROKEN
 
 
 def _terminate(number: int, _frame: object) -> None:
