@@ -21,7 +21,8 @@ from pipeline.compose import BuildConfig, documents, read_params
 from pipeline.errors import AerieError
 from pipeline.fingerprint import read_pins
 from pipeline.lockfile import read_lock
-from pipeline.tokens import load_tokenizer, make_record
+from pipeline.specials import make_record
+from pipeline.tokens import load_tokenizer
 from pipeline.verify import faults
 
 Level = Literal["ok", "warn", "fail"]

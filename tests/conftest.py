@@ -57,7 +57,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def instant_build(tmp_path_factory: pytest.TempPathFactory) -> InstantBuild:
-    """A workspace of stand-in stages, built and committed; not to be changed: take `.copy(to)`."""
+    """A workspace of instant stages, built and committed; not to be changed: take `.copy(to)`."""
     return built(tmp_path_factory.mktemp("instant") / "repository")
 
 

@@ -78,7 +78,8 @@ _BODIES = {
     write_json(summary, {"rows": len(rows)})
 """,
     "target": """    from pipeline.schema.target import TargetSpec
-    from pipeline.tokens import load_tokenizer, make_record
+    from pipeline.specials import make_record
+    from pipeline.tokens import load_tokenizer
 
     spec = TargetSpec.model_validate({key: value for key, value in config.target.items() if key in TargetSpec.model_fields})
     write_json(record, make_record(spec, load_tokenizer(spec)))

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 from pipeline.compose import target_section
 from pipeline.errors import InputError, TokenizerError
+from pipeline.rendering import PromptRenderer
 from pipeline.schema.target import TargetRecord, TargetSpec, TokenizerSpec
+from pipeline.specials import make_record, open_tokenizer, special_token_faults
 from pipeline.target.config import TargetSection
 from pipeline.targets import open_target
-from pipeline.tokens import PromptRenderer, Tokenizer, load_tokenizer, make_record, open_tokenizer, special_token_faults
+from pipeline.tokens import Tokenizer, load_tokenizer
 from tests.conftest import ROOT, SHARED, shared_cases
 
 KIMI_PATTERN = "|".join(

@@ -15,7 +15,7 @@ from pipeline.audit.source import Source, parquet
 from pipeline.audit.workers import suitable
 from pipeline.schema.target import TargetRecord
 from pipeline.section import Section
-from pipeline.tokens import open_tokenizer
+from pipeline.specials import open_tokenizer
 
 
 class Config(Section):

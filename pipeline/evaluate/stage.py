@@ -19,9 +19,10 @@ from pipeline.evaluate.decoder import Decoder, greedy, padded
 from pipeline.evaluate.proposers import ChainProposer, Oracle, Proposer
 from pipeline.evaluate.speculate import Conversation, Counts, speculate
 from pipeline.models import Target, open_model, use_threads
+from pipeline.rendering import PromptRenderer
 from pipeline.schema.target import TargetRecord
 from pipeline.section import Section
-from pipeline.tokens import PromptRenderer, open_tokenizer
+from pipeline.specials import open_tokenizer
 
 _DIGITS = 6
 

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
+from pipeline.rendering import PromptRenderer
 from pipeline.schema.target import TargetRecord
 from pipeline.target.conversation import Call, Conversation
 from pipeline.target.corpus import KINDS, training
 from pipeline.target.learn import Example
 from pipeline.target.marks import Marks
-from pipeline.tokens import PromptRenderer, Tokenizer
+from pipeline.tokens import Tokenizer
 
 
 def to_example(record: TargetRecord, tokenizer: Tokenizer, renderer: PromptRenderer, conversation: Conversation) -> Example:

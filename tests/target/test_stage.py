@@ -9,6 +9,7 @@ import torch
 from pipeline.artifacts import read_model, sha256_folder
 from pipeline.compose import target_section
 from pipeline.errors import ConfigError, TokenizerError
+from pipeline.rendering import PromptRenderer
 from pipeline.schema.target import TargetRecord
 from pipeline.target.check import fault, greedy
 from pipeline.target.config import TargetSection
@@ -16,7 +17,7 @@ from pipeline.target.corpus import KINDS, heldout
 from pipeline.target.examples import OTHER_SEGMENTATION, to_example, training_examples
 from pipeline.target.marks import Marks
 from pipeline.target.stage import Config, run
-from pipeline.tokens import PromptRenderer, Tokenizer
+from pipeline.tokens import Tokenizer
 from tests.stand_in import StandIn, make_stand_in
 
 
