@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.artifacts import to_json
-from pipeline.compose import BuildConfig, build_config, read_params
+from pipeline.compose import build_config, read_params
 from pipeline.errors import ConfigError
 from pipeline.generate import ledger
 from pipeline.generate.home import store_folder
@@ -23,6 +23,7 @@ from pipeline.generate.survey import Survey, survey
 from pipeline.prompts.stage import Config as PromptsConfig
 from pipeline.prompts.stage import run as make_prompts
 from pipeline.providers import listed
+from pipeline.settings import BuildConfig
 
 MODEL = Path("build/target/model")
 

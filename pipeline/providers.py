@@ -8,11 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.artifacts import to_json
-from pipeline.compose import BuildConfig, build_config, read_params
+from pipeline.compose import build_config, read_params
 from pipeline.generate.config import ProviderSection
 from pipeline.generate.policy import Admission, Endpoint, admit, parse_endpoints
 from pipeline.generate.request import Asker
 from pipeline.generate.server import endpoints_document
+from pipeline.settings import BuildConfig
 
 
 def listed(section: ProviderSection) -> Any:

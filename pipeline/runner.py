@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline.errors import AerieError, ConfigError
-from pipeline.section import Section
+from pipeline.section import Section, mistake
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: never 0, since DVC would record a half output as success."""
@@ -70,7 +70,7 @@ def section_of(model: type[Section], values: dict[str, Any]) -> Section:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        listed = "\n  ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}; found {e['input']!r}" for e in error.errors())
+        listed = "\n  ".join(map(mistake, error.errors()))
         raise ConfigError(f"build/config.json does not fit this code; run `python -m pipeline compose`:\n  {listed}") from error
 
 

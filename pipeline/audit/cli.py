@@ -23,6 +23,7 @@ from pipeline.audit.source import Source
 from pipeline.audit.workers import suitable
 from pipeline.errors import ConfigError
 from pipeline.report.markdown import markdown
+from pipeline.section import mistake
 from pipeline.targets import open_target
 
 CONF = Path("conf/audit")
@@ -67,7 +68,7 @@ def load_section(name: str) -> AuditSection:
     try:
         return AuditSection.model_validate(YAML(typ="safe", pure=True).load(read_bytes(path).decode()))
     except ValidationError as error:
-        listed = "\n  ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}; found {str(e['input'])[:200]!r}" for e in error.errors())
+        listed = "\n  ".join(map(mistake, error.errors()))
         raise ConfigError(f"{path}: not a valid audit config:\n  {listed}") from error
     except (YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from error
