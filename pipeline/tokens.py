@@ -8,6 +8,7 @@ import hashlib
 import json
 import re
 import struct
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -179,6 +180,8 @@ class Tokenizer:
         """Special tokens that the tokenizer knows and the model has: what a library names beyond them is its own invention."""
         self.special_texts = {token: text for text, token in self.special_ids.items()}
         self._backend = backend
+        self._uncut = min(limit for limit in (spec.max_run, spec.max_chars, sys.maxsize) if limit is not None)
+        """Characters of a text up to which nothing can have to be cut."""
         self._pieces: dict[int, bytes] = {}
 
     def encode(self, text: str) -> list[int]:
@@ -189,7 +192,7 @@ class Tokenizer:
 
         """
         try:
-            if self.spec.max_run is None or len(text) <= self.spec.max_run:
+            if len(text) <= self._uncut:
                 return list(self._backend.encode(text))
             return [token for piece in _cut(text, self.spec) for token in self._backend.encode(piece)]
         except UnicodeEncodeError as error:
@@ -203,7 +206,7 @@ class Tokenizer:
 
         """
         try:
-            if self.spec.max_run is None or len(text) <= self.spec.max_run:
+            if len(text) <= self._uncut:
                 return self._backend.encode_flat(text)
             return b"".join(map(self._backend.encode_flat, _cut(text, self.spec)))
         except UnicodeEncodeError as error:
@@ -266,13 +269,13 @@ def _cut(text: str, spec: TokenizerSpec) -> Iterator[str]:
 
     A run is a stretch of only white space or only other characters.
     """
-    assert spec.max_run is not None
     width = spec.max_chars or len(text)
+    longest = spec.max_run or width
     for start in range(0, len(text), width):
         block = text[start : start + width]
         begin = 0
         for run in re.finditer(r"\s+|\S+", block):
-            for cut in range(run.start() + spec.max_run, run.end(), spec.max_run):
+            for cut in range(run.start() + longest, run.end(), longest):
                 yield block[begin:cut]
                 begin = cut
         yield block[begin:]

@@ -93,6 +93,12 @@ def test_some_training_answers_spell_the_same_text_with_other_ids(kimi: TargetRe
     assert abs(other / len(examples) - OTHER_SEGMENTATION) < 0.04
 
 
+def test_more_tokens_than_the_corpus_has_are_refused(kimi: TargetRecord, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.target.examples.training", lambda kind: iter(heldout(kind)))
+    with pytest.raises(ConfigError, match=r"target\.tiny\.tokens is 1000000; the corpus has no more than \d{4}"):
+        training_examples(kimi, tokenizer, 1_000_000)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_corpus_own_answers_have_no_fault(kimi: TargetRecord, tokenizer: Tokenizer, kind: str) -> None:
     marks, renderer = Marks.of(kimi), PromptRenderer(kimi, tokenizer)
