@@ -8,10 +8,7 @@ Each measurement is a process of its own: CPU seconds (all threads) a response, 
 import argparse
 import asyncio
 import json
-import os
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -21,7 +18,7 @@ from typing import Any
 import uvloop
 
 from benchmarks.generate_server import running
-from benchmarks.results import save
+from benchmarks.results import in_a_process, save
 
 KINDS = ("aiohttp", "httpx", "aerie")
 BODY = json.dumps({"model": "m", "temperature": 1.0, "max_tokens": 4000, "messages": [{"role": "user", "content": "How many? " * 40}]}).encode()
@@ -87,12 +84,7 @@ def measure_here(kind: str, url: str, requests: int, in_flight: int) -> None:
 
 def measure(kind: str, url: str, requests: int, in_flight: int) -> dict[str, float]:
     """Do one measurement in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.generate_cost", "--one", kind, url, str(requests), str(in_flight)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONHASHSEED": "0"})
-    if done.returncode != 0:
-        raise SystemExit(done.stderr)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return in_a_process("benchmarks.generate_cost", kind, url, str(requests), str(in_flight))
 
 
 def main() -> None:

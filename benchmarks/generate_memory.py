@@ -8,15 +8,13 @@ Every run is a process of its own; memory is its largest resident size.
 import argparse
 import json
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 from benchmarks.generate_server import running
 from benchmarks.generate_stage import Stage
-from benchmarks.results import save
+from benchmarks.results import in_a_process, save
 
 
 def one(folder: str, url: str, in_flight: str, prompts: str) -> None:
@@ -30,12 +28,7 @@ def one(folder: str, url: str, in_flight: str, prompts: str) -> None:
 
 def measure(folder: str, url: str, in_flight: int, prompts: int) -> dict[str, float]:
     """Run the stage in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.generate_memory", "--one", folder, url, str(in_flight), str(prompts)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(done.stderr)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return in_a_process("benchmarks.generate_memory", folder, url, str(in_flight), str(prompts))
 
 
 def main() -> None:

@@ -3,6 +3,8 @@
 import json
 import os
 import platform
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,3 +23,13 @@ def save(name: str, figures: dict[str, Any]) -> None:
     text = json.dumps({"machine": machine(), **figures}, indent=2) + "\n"
     (FOLDER / f"{name}.json").write_text(text)
     print(text)
+
+
+def in_a_process(module: str, *arguments: str) -> dict[str, float]:
+    """Do one measurement of a benchmark (`--one`) in a process of its own, so that nothing is warm, and no memory is another's."""
+    command = [sys.executable, "-m", module, "--one", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONHASHSEED": "0"})
+    if done.returncode != 0:
+        raise SystemExit(done.stderr)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found

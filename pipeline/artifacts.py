@@ -37,9 +37,9 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}{_TEMPORARY}")
 
 
-def remove_leftovers(path: Path) -> None:
-    """Remove what killed processes left of an unfinished ``path``. Only for a caller that knows itself to be its only writer."""
-    for leftover in path.parent.glob(f".{path.name}.*{_TEMPORARY}"):
+def remove_leftovers(folder: Path, name: str = "*") -> None:
+    """Remove what killed processes left of an unfinished file of that name, or of any. Only for a caller that knows itself to be the only writer."""
+    for leftover in folder.glob(f".{name}.*{_TEMPORARY}"):
         leftover.unlink(missing_ok=True)
 
 

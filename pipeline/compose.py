@@ -1,4 +1,4 @@
-"""conf/ to build/config.json (composed, validated, resolved) and build/code.json: the only importer of Hydra.
+"""conf/ to build/config.json (composed, validated, resolved) and build/code.json: the only importer of Hydra but for sweeps.
 
 `dvc repro` does not compose Hydra configs, so this is the first stage: it depends on conf/, pipeline/, data/ and the two
 keys of params.yaml, and every other stage takes the keys that it reads from build/config.json, as DVC params.
@@ -17,58 +17,20 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
-from pipeline.artifacts import read_bytes, sha256_file, to_json, write_bytes
-from pipeline.audit.config import AuditSection, ExpectSection
+from pipeline.artifacts import sha256_file, to_json, write_bytes
 from pipeline.errors import ConfigError
-from pipeline.evaluate.config import EvaluateSection
-from pipeline.extract.config import ExtractSection
 from pipeline.fingerprint import fingerprints
-from pipeline.generate.config import BudgetSection, ProviderSection, SamplingSection
-from pipeline.prompts.config import PromptsSection
-from pipeline.section import Section
+from pipeline.section import mistake
+from pipeline.settings import CONF, PARAMS, BuildConfig, ambiguous_scalars, load_yaml, secrets, validate
 from pipeline.stages import STAGES
 from pipeline.target.config import TargetSection
-from pipeline.train.config import TrainSection
 
-CONF = Path("conf")
-PARAMS = Path("params.yaml")
 BUILD = Path("build")
 RESERVED = frozenset({"target", "drafter", "extracted", "evaluate"})
 """Names that build/ and build/config.json use for something else."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
-_SECRET = re.compile(r"\b(sk|hf|key)[-_][A-Za-z0-9_-]{16,}")
-
-
-class DatasetSection(Section):
-    """`conf/dataset/<name>.yaml`, with the audit's section merged in."""
-
-    prompts: PromptsSection
-    sampling: SamplingSection
-    budget: BudgetSection
-    send_tools: bool
-    """Whether the request offers the tools; if not, the model writes calls as text."""
-    expect: ExpectSection
-    audit: AuditSection
-
-
-class BuildConfig(Section):
-    """All of build/config.json."""
-
-    names: list[str]
-    """Datasets, sorted: their order is no input of the build."""
-    datasets: dict[str, DatasetSection]
-    inputs: dict[str, str | None]
-    """Dataset, or `evaluate`, to the digest of its prompt file: DVC sees a changed file as a changed param."""
-    budget: BudgetSection
-    target: TargetSection
-    provider: ProviderSection
-    audit: AuditSection
-    extract: ExtractSection
-    train: TrainSection
-    evaluate: EvaluateSection
 
 
 class Params(NamedTuple):
@@ -76,14 +38,6 @@ class Params(NamedTuple):
 
     datasets: list[str]
     overrides: list[str]
-
-
-def _load_yaml(path: Path) -> Any:
-    """Load YAML as DVC reads it (YAML 1.2)."""
-    try:
-        return YAML(typ="safe").load(read_bytes(path))
-    except YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from error
 
 
 def read_params(path: Path = PARAMS) -> Params:
@@ -95,7 +49,7 @@ def read_params(path: Path = PARAMS) -> Params:
     """
     if not path.exists():
         raise ConfigError(f"{path} is missing: it names the datasets to build, for example `datasets: [reasoning]` and `overrides: []`")
-    found = _load_yaml(path)
+    found = load_yaml(path)
     if not isinstance(found, dict) or set(found) != {"datasets", "overrides"}:
         has = sorted(found) if isinstance(found, dict) else found
         raise ConfigError(f"{path}: needs exactly the keys `datasets` and `overrides` (lists); found {has}")
@@ -175,23 +129,7 @@ def target_section(name: str) -> TargetSection:
     try:
         return TargetSection.model_validate(tree["target"])
     except ValidationError as error:
-        raise ConfigError(f"{CONF}/target/{name}.yaml:\n  " + "\n  ".join(map(_mistake, error.errors()))) from error
-
-
-def ambiguous_scalars(path: Path) -> list[str]:
-    """Values that Hydra and DVC read differently (`on`, `010`, `12:30:45`), each with what to do."""
-    ours, theirs = _load_yaml(path), OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    return [f"{path}: {where}: Hydra reads {b!r}, DVC reads {a!r}: put quotes around it, or write it plainly" for where, a, b in _differences(ours, theirs, "")]
-
-
-def _differences(a: Any, b: Any, where: str) -> list[tuple[str, Any, Any]]:
-    if isinstance(a, dict) and isinstance(b, dict):
-        if list(a) != list(b):
-            return [(where or "keys", list(a), list(b))]
-        return [found for key in a for found in _differences(a[key], b[key], f"{where}.{key}".lstrip("."))]
-    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        return [found for n, (x, y) in enumerate(zip(a, b, strict=True)) for found in _differences(x, y, f"{where}[{n}]")]
-    return [] if type(a) is type(b) and a == b else [(where, a, b)]
+        raise ConfigError(f"{CONF}/target/{name}.yaml:\n  " + "\n  ".join(map(mistake, error.errors()))) from error
 
 
 def _merged(base: Any, over: Any) -> Any:
@@ -199,68 +137,6 @@ def _merged(base: Any, over: Any) -> Any:
     if isinstance(base, dict) and isinstance(over, dict):
         return {**base, **{key: _merged(base.get(key), value) for key, value in over.items()}}
     return over
-
-
-def _secrets(value: Any, where: str) -> list[str]:
-    """Dotted paths of strings that look like an API key; the value itself is not repeated."""
-    if isinstance(value, dict):
-        return [found for key, item in value.items() for found in _secrets(item, f"{where}.{key}".lstrip("."))]
-    if isinstance(value, list):
-        return [found for n, item in enumerate(value) for found in _secrets(item, f"{where}[{n}]")]
-    return [where] if isinstance(value, str) and _SECRET.search(value) else []
-
-
-def _mistake(error: Any) -> str:
-    where = ".".join(map(str, error["loc"]))
-    if error["type"] == "extra_forbidden":
-        return f"{where}: no such key; found {error['input']!r}"
-    found = "" if error["type"] == "missing" else f"; found {error['input']!r}"
-    return f"{where}: {error['msg']}{found}"
-
-
-def _origin(loc: tuple[Any, ...], choices: dict[str, str], overrides: list[str]) -> str:
-    """Tell the file, or the override, that a composed value came from."""
-    path = ".".join(map(str, loc))
-    for override in overrides:
-        key = override.lstrip("+~").partition("=")[0]
-        if key and (path == key or path.startswith(f"{key}.") or key.startswith(f"{path}.")):
-            return f"{PARAMS}, override {override!r}"
-    if loc and loc[0] == "datasets" and len(loc) > 1:
-        return f"{CONF}/dataset/{loc[1]}.yaml"
-    if loc and loc[0] in choices:
-        return f"{CONF}/{loc[0]}/{choices[loc[0]]}.yaml"
-    return f"{CONF}/config.yaml"
-
-
-def _known_keys(loc: tuple[Any, ...]) -> list[str]:
-    """Keys that the model has where an unknown one was found."""
-    model: Any = BuildConfig
-    for part in loc[:-1]:
-        annotation = model.model_fields[part].annotation if isinstance(model, type) and issubclass(model, Section) and part in model.model_fields else None
-        inner = getattr(annotation, "__args__", (annotation,))
-        model = next((item for item in inner if isinstance(item, type) and issubclass(item, Section)), model if annotation is None else None)
-        if model is None:
-            return []
-    return sorted(model.model_fields)
-
-
-def validate(tree: dict[str, Any], choices: dict[str, str], overrides: list[str]) -> BuildConfig:
-    """Check the composed tree against the section models.
-
-    Raises:
-        ConfigError: one message names every mistake by dotted path, value, what is allowed, and the file it came from.
-
-    """
-    try:
-        return BuildConfig.model_validate(tree)
-    except ValidationError as error:
-        lines = []
-        for mistake in error.errors():
-            loc = mistake["loc"]
-            allowed = f"; known here: {_known_keys(loc)}" if mistake["type"] == "extra_forbidden" else ""
-            lines.append(f"{_mistake(mistake)}{allowed}  [{_origin(loc, choices, overrides)}]")
-        count = f"{len(lines)} mistakes" if len(lines) > 1 else "1 mistake"
-        raise ConfigError(f"the configuration has {count}:\n  " + "\n  ".join(lines)) from error
 
 
 def _digest(path: str, where: str) -> str | None:
@@ -288,7 +164,7 @@ def build_config(params: Params) -> BuildConfig:
     names = sorted(params.datasets)
     groups = [f"+dataset@datasets.{name}={name}" for name in names]
     tree, choices = compose_tree("config", [*groups, *params.overrides])
-    if found := _secrets(tree, ""):
+    if found := secrets(tree):
         raise ConfigError(
             f"these values look like API keys: {', '.join(found)}. A key is read from the environment; name its variable in provider.api_key_env."
         )

@@ -17,11 +17,13 @@ from typing import Literal
 
 from rich.console import Console
 
-from pipeline.compose import BuildConfig, documents, read_params
+from pipeline.compose import documents, read_params
 from pipeline.errors import AerieError
 from pipeline.fingerprint import read_pins
 from pipeline.lockfile import read_lock
-from pipeline.tokens import load_tokenizer, make_record
+from pipeline.settings import BuildConfig
+from pipeline.specials import make_record
+from pipeline.tokens import load_tokenizer
 from pipeline.verify import faults
 
 Level = Literal["ok", "warn", "fail"]

@@ -14,6 +14,7 @@ from typing import Any
 import orjson
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from pipeline.artifacts import read_json, write_text
 from pipeline.errors import ConfigError
@@ -174,7 +175,7 @@ def show(jobs: list[Job], record: Path) -> None:
     for job in jobs:
         cells = [_cell(job.figures.get(name)) for name in ("acceptance_length", "accepted", "cost_usd")]
         own = " ".join(override for override in job.overrides if override not in common)
-        table.add_row(job.name, own, job.status, *cells, f"{job.seconds:.1f}", ", ".join(job.stages) or "none")
+        table.add_row(job.name, Text(own), job.status, *cells, f"{job.seconds:.1f}", ", ".join(job.stages) or "none")
     console.print(table)
     for job in jobs:
         if job.reason:

@@ -177,14 +177,19 @@ def capturing(target: Target, layer_ids: list[int]) -> Iterator[dict[int, torch.
             handle.remove()
 
 
+def default_layers(num_layers: int) -> list[int]:
+    """Layers that SGLang and vLLM read when a drafter's config names none, by input convention."""
+    return [2, num_layers // 2, num_layers - 3]
+
+
 def auxiliary_layers(layers: list[int] | None, num_layers: int) -> list[int]:
-    """Layer ids to take, by input convention: those asked for, or [2, n//2, n-3] as SGLang and vLLM do.
+    """Layer ids to take, by input convention: those asked for, or the engines' own.
 
     Raises:
         ConfigError: not three different ids in order, or one out of range.
 
     """
-    chosen = [2, num_layers // 2, num_layers - 3] if layers is None else layers
+    chosen = default_layers(num_layers) if layers is None else layers
     where = f"extract.layers is {layers}" if layers is not None else f"extract.layers is null, which gives {chosen}"
     if len(chosen) != 3 or sorted(set(chosen)) != chosen:
         raise ConfigError(f"{where}: three different layer ids are needed, low to high; this target has {num_layers} layers: name them in conf/extract/")

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.artifacts import to_json
-from pipeline.compose import BuildConfig, build_config, read_params
+from pipeline.compose import build_config, read_params
 from pipeline.errors import ConfigError
 from pipeline.generate import ledger
 from pipeline.generate.home import store_folder
@@ -23,6 +23,7 @@ from pipeline.generate.survey import Survey, survey
 from pipeline.prompts.stage import Config as PromptsConfig
 from pipeline.prompts.stage import run as make_prompts
 from pipeline.providers import listed
+from pipeline.settings import BuildConfig
 
 MODEL = Path("build/target/model")
 
@@ -134,11 +135,13 @@ def show(config: BuildConfig, plans: list[DatasetPlan], rate: float | None) -> N
     console.print(table)
     for endpoint in plans[0].admission.admitted:
         sums = [sum(parts) for parts in zip(*(plan.dollars(endpoint.price) for plan in plans), strict=True)]
-        console.print(f"all by {endpoint.provider} ({endpoint.quantization}): ${sums[0]:.4f}, at most ${sums[1]:.4f}", highlight=False)
+        console.print(f"all by {endpoint.provider} ({endpoint.quantization}): ${sums[0]:.4f}, at most ${sums[1]:.4f}", highlight=False, markup=False)
     new = sum(plan.found.new for plan in plans)
     time = f"about {new / rate:.0f} s at the {rate:.1f} answers/s of the last run" if rate else "time: unknown before a first run"
-    console.print(f"{new} requests, {config.provider.concurrency} at a time; {time}", highlight=False)
+    console.print(f"{new} requests, {config.provider.concurrency} at a time; {time}", highlight=False, markup=False)
     whole = config.budget
     console.print(
-        f"build budget: {'no cap' if whole.usd is None else f'${whole.usd:g}'}, {whole.completion_tokens or 'no cap of'} completion tokens", highlight=False
+        f"build budget: {'no cap' if whole.usd is None else f'${whole.usd:g}'}, {'no cap on' if whole.completion_tokens is None else f'{whole.completion_tokens:,}'} completion tokens",
+        highlight=False,
+        markup=False,
     )

@@ -9,7 +9,8 @@ import sys
 from pipeline.compose import target_section
 from pipeline.errors import TokenizerError
 from pipeline.schema.target import TargetSpec
-from pipeline.tokens import Tokenizer, load_tokenizer, special_token_faults
+from pipeline.specials import special_token_faults
+from pipeline.tokens import Tokenizer, load_tokenizer
 
 SEAMS = (
     ("42", "."),

@@ -5,13 +5,15 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from pipeline.artifacts import to_json
-from pipeline.compose import BuildConfig, build_config, read_params
+from pipeline.compose import build_config, read_params
 from pipeline.generate.config import ProviderSection
 from pipeline.generate.policy import Admission, Endpoint, admit, parse_endpoints
 from pipeline.generate.request import Asker
 from pipeline.generate.server import endpoints_document
+from pipeline.settings import BuildConfig
 
 
 def listed(section: ProviderSection) -> Any:
@@ -80,9 +82,9 @@ def _table(section: ProviderSection, found: Admission) -> Table:
     for column in ("provider", "tag", "quantization", "$/M in", "$/M out", "longest answer", "verdict"):
         table.add_column(column, overflow="fold")
     for endpoint in found.admitted:
-        table.add_row(*_cells(endpoint), "admitted")
+        table.add_row(*map(Text, _cells(endpoint)), "admitted")
     for endpoint, reasons in found.refused:
-        table.add_row(*_cells(endpoint), "; ".join(reasons))
+        table.add_row(*map(Text, [*_cells(endpoint), "; ".join(reasons)]))
     return table
 
 

@@ -9,16 +9,20 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 from pydantic import ValidationError
 
 from pipeline.errors import AerieError, ConfigError
-from pipeline.section import Section
+from pipeline.section import Section, mistake
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: never 0, since DVC would record a half output as success."""
+
+BROKEN = 70
+"""Exit code after a fault of ours: never 1, which says that the gate or an audit decided against the data."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -66,12 +70,12 @@ def section_of(model: type[Section], values: dict[str, Any]) -> Section:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        listed = "\n  ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}; found {e['input']!r}" for e in error.errors())
+        listed = "\n  ".join(map(mistake, error.errors()))
         raise ConfigError(f"build/config.json does not fit this code; run `python -m pipeline compose`:\n  {listed}") from error
 
 
 def guarded(work: Callable[[], int | None]) -> int:
-    """Run ``work``; show what the user can act on as one message on stderr; return the exit code."""
+    """Run ``work``; show what the user can act on as one message on stderr, and a fault of ours whole; return the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
         return work() or 0
@@ -87,6 +91,10 @@ def guarded(work: Callable[[], int | None]) -> int:
     except MemoryError:
         print("error: out of memory; lower tokens_per_batch or the concurrency in conf/", file=sys.stderr)
         return 2
+    except Exception:  # noqa: BLE001 - the last boundary: Python itself would show the same and exit with 1
+        traceback.print_exc()
+        print("this is a fault of the program, not of the data; please report it with the lines above", file=sys.stderr)
+        return BROKEN
 
 
 def _terminate(number: int, _frame: object) -> None:

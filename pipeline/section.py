@@ -1,5 +1,7 @@
 """The base of every configuration section and of every small document that stages exchange."""
 
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -7,3 +9,14 @@ class Section(BaseModel):
     """Frozen, closed (an unknown key is a mistake), validated; write a docstring under each field."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+def mistake(error: Any) -> str:
+    """One of pydantic's errors in words: dotted path, what is wrong, what was found."""
+    where = ".".join(map(str, error["loc"])) or "document"
+    said = "no such key" if error["type"] == "extra_forbidden" else error["msg"]
+    return f"{where}: {said}" if error["type"] == "missing" else f"{where}: {said}; found {_shortened(repr(error['input']))}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -18,10 +18,11 @@ from omegaconf import DictConfig
 
 from pipeline import experiments
 from pipeline.artifacts import to_json, write_json
-from pipeline.compose import PARAMS, Params, check_grammar, read_params
+from pipeline.compose import Params, check_grammar, read_params
 from pipeline.errors import ConfigError
 from pipeline.experiments import Job
 from pipeline.runner import guarded
+from pipeline.settings import PARAMS
 
 FOLDER = Path("multirun")
 _DATASET = re.compile(r"\+dataset@datasets\.")

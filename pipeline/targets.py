@@ -4,7 +4,8 @@ from pathlib import Path
 
 from pipeline.artifacts import read_model
 from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer, load_tokenizer, make_record, open_tokenizer
+from pipeline.specials import make_record, open_tokenizer
+from pipeline.tokens import Tokenizer, load_tokenizer
 
 
 def open_target(name: str) -> tuple[TargetRecord, Tokenizer]:

@@ -1,13 +1,14 @@
-"""The only loader of tokenizers; the special-token map; prompt rendering.
+"""The only loader of tokenizers.
 
 Text is always encoded with special tokens off: a text that merely mentions ``<|im_end|>`` stays text. Special tokens
-are placed by id, from the target's checked map.
+are placed by id, from the target's map, which `pipeline/specials.py` checks.
 """
 
 import hashlib
 import json
 import re
 import struct
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pipeline.errors import InputError, TokenizerError
-from pipeline.schema.target import TargetRecord, TargetSpec, TokenizerSpec
+from pipeline.schema.target import TargetSpec, TokenizerSpec
 
 _SPLIT_PROBE = (
     "I don't DON'T they'll x's 1 12 123 1234 12345678 a1b2 中文English混合 我在2024年用Python写了3个脚本，效果不错！Ⅷ ² ½ "
@@ -179,6 +180,8 @@ class Tokenizer:
         """Special tokens that the tokenizer knows and the model has: what a library names beyond them is its own invention."""
         self.special_texts = {token: text for text, token in self.special_ids.items()}
         self._backend = backend
+        self._uncut = min(limit for limit in (spec.max_run, spec.max_chars, sys.maxsize) if limit is not None)
+        """Characters of a text up to which nothing can have to be cut."""
         self._pieces: dict[int, bytes] = {}
 
     def encode(self, text: str) -> list[int]:
@@ -189,7 +192,7 @@ class Tokenizer:
 
         """
         try:
-            if self.spec.max_run is None or len(text) <= self.spec.max_run:
+            if len(text) <= self._uncut:
                 return list(self._backend.encode(text))
             return [token for piece in _cut(text, self.spec) for token in self._backend.encode(piece)]
         except UnicodeEncodeError as error:
@@ -203,7 +206,7 @@ class Tokenizer:
 
         """
         try:
-            if self.spec.max_run is None or len(text) <= self.spec.max_run:
+            if len(text) <= self._uncut:
                 return self._backend.encode_flat(text)
             return b"".join(map(self._backend.encode_flat, _cut(text, self.spec)))
         except UnicodeEncodeError as error:
@@ -216,6 +219,23 @@ class Tokenizer:
             inside = 0 <= token < self._size and token not in self.special_texts
             piece = self._pieces[token] = self._backend.token_bytes(token) if inside else b""
         return piece
+
+    def spelled(self, token: int) -> bytes:
+        """Bytes of a token with a special one spelled out by its name."""
+        name = self.special_texts.get(token)
+        return self.token_bytes(token) if name is None else name.encode()
+
+    def spelling(self, ids: Sequence[int]) -> list[int | bytes]:
+        """What ids say, however the text is cut: special tokens, and the bytes between them."""
+        found: list[int | bytes] = []
+        for token in ids:
+            if token in self.special_texts:
+                found.append(token)
+            elif found and isinstance(found[-1], bytes):
+                found[-1] += self.token_bytes(token)
+            else:
+                found.append(self.token_bytes(token))
+        return found
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
         """Bytes of ordinary tokens joined; special ones contribute nothing."""
@@ -249,13 +269,13 @@ def _cut(text: str, spec: TokenizerSpec) -> Iterator[str]:
 
     A run is a stretch of only white space or only other characters.
     """
-    assert spec.max_run is not None
     width = spec.max_chars or len(text)
+    longest = spec.max_run or width
     for start in range(0, len(text), width):
         block = text[start : start + width]
         begin = 0
         for run in re.finditer(r"\s+|\S+", block):
-            for cut in range(run.start() + spec.max_run, run.end(), spec.max_run):
+            for cut in range(run.start() + longest, run.end(), longest):
                 yield block[begin:cut]
                 begin = cut
         yield block[begin:]
@@ -276,120 +296,3 @@ def load_tokenizer(spec: TargetSpec) -> Tokenizer:
     else:
         backend = _Transformers(spec.tokenizer, spec.revision, trust_remote_code=spec.trust_remote_code)
     return Tokenizer(spec.tokenizer, backend, spec.vocab_size)
-
-
-def special_token_faults(spec: TargetSpec, tokenizer: Tokenizer) -> list[str]:
-    """Everything wrong with a special-token map, in both directions: text to id and id to text.
-
-    A round trip alone does not do: 163533 decodes to "chas" and back without a fault, and is not ``<|im_end|>``.
-    """
-    faults = []
-    owners: dict[int, str] = {}
-    for text, token in spec.special_tokens.items():
-        where = f"target.special_tokens[{text!r}] is {token}"
-        known = tokenizer.special_ids.get(text)
-        should = f"; the tokenizer has {text!r} at {known}" if known is not None else ""
-        if not 0 <= token < spec.vocab_size:
-            faults.append(f"{where}, outside the model's vocabulary of {spec.vocab_size}{should}")
-        elif token in owners:
-            faults.append(f"{where}, which {owners[token]!r} has already{should}")
-        elif token not in tokenizer.special_texts:
-            faults.append(f"{where}, but {token} is no special token: it is the ordinary text {tokenizer.show(token)!r}{should}")
-        elif tokenizer.special_texts[token] != text:
-            faults.append(f"{where}, but {token} is {tokenizer.special_texts[token]!r}{should}")
-        owners.setdefault(token, text)
-    for role, text in spec.roles:
-        if text is not None and text not in spec.special_tokens:
-            faults.append(f"target.roles.{role} is {text!r}, which target.special_tokens does not name")
-    return faults
-
-
-def make_record(spec: TargetSpec, tokenizer: Tokenizer) -> TargetRecord:
-    """Check a target's tokenizer and special-token map against each other, and write down the result.
-
-    Raises:
-        TokenizerError: the map and the tokenizer disagree; one message names every fault.
-
-    """
-    if faults := special_token_faults(spec, tokenizer):
-        listed = "\n  ".join(faults)
-        raise TokenizerError(
-            f"target {spec.name!r}: the special-token map does not fit the tokenizer; nothing was built:\n  {listed}\nCorrect conf/target/{spec.name}.yaml."
-        )
-    digest = tokenizer.sha256()
-    if spec.tokenizer.sha256 not in (None, digest):
-        raise TokenizerError(
-            f"target {spec.name!r}: the tokenizer's digest is {digest}, conf/target/{spec.name}.yaml expects {spec.tokenizer.sha256}: another vocabulary was loaded"
-        )
-    shared = {name: getattr(spec, name) for name in TargetSpec.model_fields}
-    return TargetRecord(**shared, tokenizer_sha256=digest)
-
-
-def open_tokenizer(record: TargetRecord) -> Tokenizer:
-    """Load the tokenizer of a checked target, and refuse any other than the one it was checked with.
-
-    Raises:
-        TokenizerError: the tokenizer cannot be loaded, or is not the recorded one.
-
-    """
-    tokenizer = load_tokenizer(record)
-    if (digest := tokenizer.sha256()) != record.tokenizer_sha256:
-        raise TokenizerError(
-            f"target {record.name!r}: the tokenizer's digest is {digest}, recorded was {record.tokenizer_sha256}; a library upgrade changed it: run `dvc repro target` and read the difference"
-        )
-    return tokenizer
-
-
-class _PromptTokenizer:
-    """What `renderers` needs of a tokenizer. Here markers are parsed, as the serving engine does with a rendered prompt."""
-
-    def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
-        self.name_or_path = record.model
-        self.unk_token_id = None
-        self.eos_token_id = record.role_id("end")
-        self._tokenizer = tokenizer
-        self._special = tokenizer.special_ids
-        self._marker = re.compile("(" + "|".join(sorted(map(re.escape, self._special), key=len, reverse=True)) + ")")
-
-    def encode(self, text: str, *_args: Any, **_kwargs: Any) -> list[int]:
-        ids: list[int] = []
-        for piece in self._marker.split(text):
-            if piece in self._special:
-                ids.append(self._special[piece])
-            elif piece:
-                ids += self._tokenizer.encode(piece)
-        return ids
-
-    def decode(self, token_ids: Any, *_args: Any, **_kwargs: Any) -> str:
-        return "".join(map(self._tokenizer.show, token_ids))
-
-    def convert_tokens_to_ids(self, tokens: Any) -> Any:
-        return self._special.get(tokens) if isinstance(tokens, str) else [self._special.get(token) for token in tokens]
-
-
-class PromptRenderer:
-    """Messages and tools to the ids that the model reads, generation prompt included."""
-
-    def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
-        import renderers
-
-        adapter = _PromptTokenizer(record, tokenizer)
-        classes = {
-            "kimi_k25": renderers.KimiK25Renderer,
-            "kimi_k2": renderers.KimiK2Renderer,
-            "qwen3": renderers.Qwen3Renderer,
-            "deepseek_v3": renderers.DeepSeekV3Renderer,
-        }
-        self._renderer = classes[record.chat](adapter)
-
-    def render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
-        """Ids of a conversation up to the point where the model starts to write.
-
-        Raises:
-            InputError: the messages or tools cannot be rendered in this chat format.
-
-        """
-        try:
-            return list(self._renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
-        except (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, RuntimeError) as error:
-            raise InputError(f"the prompt cannot be rendered: {type(error).__name__}: {error}") from error

@@ -10,7 +10,7 @@ import pytest
 from pipeline.schema.target import TargetRecord
 from pipeline.targets import open_target
 from pipeline.tokens import Tokenizer
-from tests.standins import StandIns, built
+from tests.instant_stages import InstantBuild, built
 from tests.workspace import ROOT as ROOT
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture(scope="session")
-def standin_build(tmp_path_factory: pytest.TempPathFactory) -> StandIns:
-    """A workspace of stand-in stages, built and committed; not to be changed: take `.copy(to)`."""
-    return built(tmp_path_factory.mktemp("standins") / "repository")
+def instant_build(tmp_path_factory: pytest.TempPathFactory) -> InstantBuild:
+    """A workspace of instant stages, built and committed; not to be changed: take `.copy(to)`."""
+    return built(tmp_path_factory.mktemp("instant") / "repository")
 
 
 @pytest.fixture(scope="session")

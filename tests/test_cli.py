@@ -12,7 +12,7 @@ import pytest
 
 from pipeline import __main__ as cli
 from pipeline.errors import GateError, InputError
-from pipeline.runner import INTERRUPTED, guarded
+from pipeline.runner import BROKEN, INTERRUPTED, guarded
 from pipeline.stages import BY_NAME, STAGES
 from tests.conftest import ROOT
 
@@ -30,6 +30,14 @@ def test_the_gates_no_is_exit_1() -> None:
         raise GateError("no-go")
 
     assert guarded(work) == 1
+
+
+def test_a_fault_of_ours_shows_where_and_is_never_taken_for_a_no_go(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        raise ZeroDivisionError("planted")
+
+    assert guarded(work) == BROKEN == 70
+    assert "ZeroDivisionError: planted" in capsys.readouterr().err
 
 
 def test_an_interrupted_stage_never_exits_0() -> None:

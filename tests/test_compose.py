@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from pipeline import compose
-from pipeline.compose import BuildConfig, Params, ambiguous_scalars, build_config, read_params, target_section
+from pipeline.compose import Params, build_config, read_params, target_section
 from pipeline.errors import ConfigError
+from pipeline.settings import BuildConfig, ambiguous_scalars
 from tests.conftest import ROOT
 
 GROUPS = {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in (ROOT / "conf").iterdir() if folder.is_dir()}

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.compose import build_config, read_params
 from pipeline.doctor import Finding, filesystem_of, provider
-from tests.standins import StandIns
+from tests.instant_stages import InstantBuild
 
 MOUNTS = """overlay / overlay rw 0 0
 /dev/sda1 /home ext4 rw 0 0
@@ -25,11 +25,11 @@ def test_the_deepest_mount_tells_the_file_system(path: str, kind: str) -> None:
 
 
 @pytest.fixture
-def workspace(standin_build: StandIns, tmp_path: Path) -> StandIns:
-    return standin_build.copy(tmp_path / "w")
+def workspace(instant_build: InstantBuild, tmp_path: Path) -> InstantBuild:
+    return instant_build.copy(tmp_path / "w")
 
 
-def lines(workspace: StandIns, *, code: int) -> dict[str, tuple[str, str]]:
+def lines(workspace: InstantBuild, *, code: int) -> dict[str, tuple[str, str]]:
     before = workspace.run("git", "status", "--porcelain").stdout
     done = workspace.python("doctor", check=False)
     assert done.returncode == code, done.stdout + done.stderr
@@ -43,7 +43,7 @@ def lines(workspace: StandIns, *, code: int) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_a_built_clone_is_healthy_and_what_it_lacks_is_named(workspace: StandIns) -> None:
+def test_a_built_clone_is_healthy_and_what_it_lacks_is_named(workspace: InstantBuild) -> None:
     found = lines(workspace, code=0)
     assert found["versions"][0] == "ok"
     assert found["versions"][1].startswith("build/ and dvc.lock agree with conf/ and the code")
@@ -69,7 +69,9 @@ def test_a_built_clone_is_healthy_and_what_it_lacks_is_named(workspace: StandIns
         ("dvc.lock", "schema: '2.0'", "schema: [", "dvc.lock", "not YAML"),
     ],
 )
-def test_what_would_stop_a_build_is_found(workspace: StandIns, monkeypatch: pytest.MonkeyPatch, file: str, old: str, new: str, about: str, says: str) -> None:
+def test_what_would_stop_a_build_is_found(
+    workspace: InstantBuild, monkeypatch: pytest.MonkeyPatch, file: str, old: str, new: str, about: str, says: str
+) -> None:
     monkeypatch.delenv("OPENROUTER_API_KEY", raising=False)
     workspace.replace(file, old, new)
     level, said = lines(workspace, code=2)[about]

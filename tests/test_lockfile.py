@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError
 from pipeline.lockfile import file_digest, folder_digest, parse_lock, read_lock
-from tests.standins import StandIns
+from tests.instant_stages import InstantBuild
 
 GOOD = b"""schema: '2.0'
 stages:
@@ -76,12 +76,12 @@ def test_any_bytes_give_entries_or_one_message(content: bytes) -> None:
 
 
 @pytest.mark.slow
-def test_the_digests_are_those_that_dvc_takes(standin_build: StandIns) -> None:
-    lock = read_lock(standin_build.root / "dvc.lock")
+def test_the_digests_are_those_that_dvc_takes(instant_build: InstantBuild) -> None:
+    lock = read_lock(instant_build.root / "dvc.lock")
     assert lock is not None
-    stamps = {path.name: file_digest(path.read_bytes()) for path in (standin_build.root / "build/extracted").iterdir()}
+    stamps = {path.name: file_digest(path.read_bytes()) for path in (instant_build.root / "build/extracted").iterdir()}
     assert folder_digest(stamps) == lock["train"].deps["build/extracted"]
-    assert lock["compose"].outs["build/code.json"] == file_digest((standin_build.root / "build/code.json").read_bytes())
+    assert lock["compose"].outs["build/code.json"] == file_digest((instant_build.root / "build/code.json").read_bytes())
 
 
 def test_a_folder_digest_is_dvcs_own_for_nested_folders(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pipeline import mergelock
 from pipeline.errors import ConfigError
 from pipeline.lockfile import raw_stages
 from pipeline.mergelock import merge, render
-from tests.standins import StandIns
+from tests.instant_stages import InstantBuild
 from tests.workspace import ROOT
 
 VALUES = [None, {"cmd": "a"}, {"cmd": "b"}, {"cmd": "c"}]
@@ -50,8 +50,8 @@ def test_which_side_is_ours_decides_nothing(base: dict[str, Any], ours: dict[str
 
 
 @pytest.mark.slow
-def test_an_unchanged_lock_is_written_as_dvc_wrote_it(standin_build: StandIns) -> None:
-    content = (standin_build.root / "dvc.lock").read_bytes()
+def test_an_unchanged_lock_is_written_as_dvc_wrote_it(instant_build: InstantBuild) -> None:
+    content = (instant_build.root / "dvc.lock").read_bytes()
     assert render(raw_stages(content, "dvc.lock")) == content
 
 
@@ -68,14 +68,14 @@ def test_wrong_arguments_are_refused() -> None:
         mergelock.main(["a", "b"])
 
 
-def set_up_drivers(workspace: StandIns) -> None:
+def set_up_drivers(workspace: InstantBuild) -> None:
     """Run the recipe of `make drivers`, with this interpreter in place of .venv's."""
     workspace.write(".venv/bin/python", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (workspace.root / ".venv/bin/python").chmod(0o755)
     workspace.run("make", "drivers")
 
 
-def branch(workspace: StandIns, name: str, *edits: tuple[str, str, str]) -> None:
+def branch(workspace: InstantBuild, name: str, *edits: tuple[str, str, str]) -> None:
     """Commit a branch off main with these edits, built."""
     workspace.run("git", "checkout", "-q", "-b", name, "main")
     for edit in edits:
@@ -86,8 +86,8 @@ def branch(workspace: StandIns, name: str, *edits: tuple[str, str, str]) -> None
 
 
 @pytest.mark.slow
-def test_branches_that_built_different_datasets_merge_and_only_what_they_share_runs(standin_build: StandIns, tmp_path: Path) -> None:
-    workspace = standin_build.copy(tmp_path / "w")
+def test_branches_that_built_different_datasets_merge_and_only_what_they_share_runs(instant_build: InstantBuild, tmp_path: Path) -> None:
+    workspace = instant_build.copy(tmp_path / "w")
     set_up_drivers(workspace)
     branch(workspace, "one", ("conf/dataset/code.yaml", "temperature: 0.8", "temperature: 0.9"))
     branch(workspace, "two", ("conf/dataset/tools.yaml", "temperature: 0.8", "temperature: 0.7"))
@@ -103,8 +103,8 @@ def test_branches_that_built_different_datasets_merge_and_only_what_they_share_r
 
 
 @pytest.mark.slow
-def test_a_stage_that_both_branches_changed_is_built_for_the_merged_config(standin_build: StandIns, tmp_path: Path) -> None:
-    workspace = standin_build.copy(tmp_path / "w")
+def test_a_stage_that_both_branches_changed_is_built_for_the_merged_config(instant_build: InstantBuild, tmp_path: Path) -> None:
+    workspace = instant_build.copy(tmp_path / "w")
     set_up_drivers(workspace)
     branch(workspace, "one", ("conf/dataset/code.yaml", "temperature: 0.8", "temperature: 0.9"))
     branch(workspace, "two", ("conf/dataset/code.yaml", "usd: 5", "usd: 6"))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.compose import BuildConfig, build_config, read_params
+from pipeline.compose import build_config, read_params
+from pipeline.settings import BuildConfig
 from tests.conftest import ROOT
 from tests.workspace import copy_of_repository
 

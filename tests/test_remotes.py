@@ -8,7 +8,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from tests.standins import StandIns
+from tests.instant_stages import InstantBuild
 
 pytestmark = pytest.mark.slow
 
@@ -26,19 +26,19 @@ def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.stop()
 
 
-def share(workspace: StandIns) -> None:
+def share(workspace: InstantBuild) -> None:
     """Commit the remote before the data, then push."""
     workspace.run("git", "commit", "-qam", "Share data through a remote")
     workspace.run("dvc", "push", "-q")
 
 
-def colleague(workspace: StandIns, to: Path) -> StandIns:
+def colleague(workspace: InstantBuild, to: Path) -> InstantBuild:
     """Clone, as someone else does on another machine: no cache, nothing built."""
     workspace.run("git", "clone", "-q", str(workspace.root), str(to))
-    return StandIns(to)
+    return InstantBuild(to)
 
 
-def check_pulled(clone: StandIns, workspace: StandIns) -> None:
+def check_pulled(clone: InstantBuild, workspace: InstantBuild) -> None:
     """Nothing runs in the clone; then one more prompt reruns its dataset, and no other."""
     clone.run("dvc", "pull", "-q")
     assert clone.repro() == set()
@@ -51,15 +51,15 @@ def check_pulled(clone: StandIns, workspace: StandIns) -> None:
     assert {run for run in clone.runs() if run.startswith("generate")} == {"generate code"}
 
 
-def test_a_folder_carries_a_build_to_another_clone(standin_build: StandIns, tmp_path: Path) -> None:
-    workspace = standin_build.copy(tmp_path / "w")
+def test_a_folder_carries_a_build_to_another_clone(instant_build: InstantBuild, tmp_path: Path) -> None:
+    workspace = instant_build.copy(tmp_path / "w")
     workspace.run("dvc", "remote", "add", "-d", "storage", str(tmp_path / "storage"))
     share(workspace)
     check_pulled(colleague(workspace, tmp_path / "clone"), workspace)
 
 
-def test_s3_carries_a_build_and_gives_diff_the_rows_that_the_cache_lacks(standin_build: StandIns, tmp_path: Path, storage: str) -> None:
-    workspace = standin_build.copy(tmp_path / "w")
+def test_s3_carries_a_build_and_gives_diff_the_rows_that_the_cache_lacks(instant_build: InstantBuild, tmp_path: Path, storage: str) -> None:
+    workspace = instant_build.copy(tmp_path / "w")
     workspace.run("dvc", "remote", "add", "-d", "storage", "s3://data/aerie")
     workspace.run("dvc", "remote", "modify", "storage", "endpointurl", storage)
     share(workspace)
@@ -69,8 +69,8 @@ def test_s3_carries_a_build_and_gives_diff_the_rows_that_the_cache_lacks(standin
     check_pulled(clone, workspace)
 
 
-def test_without_the_data_a_clone_says_what_is_missing_and_keeps_what_git_has(standin_build: StandIns, tmp_path: Path) -> None:
-    clone = colleague(standin_build, tmp_path / "clone")
+def test_without_the_data_a_clone_says_what_is_missing_and_keeps_what_git_has(instant_build: InstantBuild, tmp_path: Path) -> None:
+    clone = colleague(instant_build, tmp_path / "clone")
     shutil.rmtree(clone.root / ".dvc/cache", ignore_errors=True)
     assert clone.python("verify").returncode == 0
     status = clone.python("diff", "HEAD", "HEAD", check=False)

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.lockfile import read_lock
 from pipeline.staleness import affected, changes, followers, instances, stale
-from tests.standins import StandIns
+from tests.instant_stages import InstantBuild
 
 NAMES = ["code", "tools"]
 
@@ -38,7 +38,7 @@ def test_a_new_dataset_and_a_changed_value_are_affected() -> None:
     assert not [label for label in found if label.endswith("@code")]
 
 
-EDITS: list[tuple[str, Callable[[StandIns], None], str]] = [
+EDITS: list[tuple[str, Callable[[InstantBuild], None], str]] = [
     ("a sampling value", lambda w: w.replace("conf/dataset/code.yaml", "top_p: 1.0", "top_p: 0.9"), "generate@code"),
     ("an audit value of one dataset", lambda w: w.replace("conf/dataset/tools.yaml", "expect:", "audit: {gate: {min_accepted: 3}}\nexpect:"), "audit@tools"),
     ("a training value", lambda w: w.replace("conf/train/default.yaml", "seed: 0", "seed: 9"), "train"),
@@ -51,10 +51,10 @@ EDITS: list[tuple[str, Callable[[StandIns], None], str]] = [
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "change", "expected"), EDITS, ids=[edit[0] for edit in EDITS])
 def test_a_real_run_runs_what_was_foretold_and_nothing_else(
-    standin_build: StandIns, tmp_path: Path, name: str, change: Callable[[StandIns], None], expected: str
+    instant_build: InstantBuild, tmp_path: Path, name: str, change: Callable[[InstantBuild], None], expected: str
 ) -> None:
     """A stand-in's output differs whenever an input does, so that everything which follows really runs."""
-    workspace = standin_build.copy(tmp_path / "w")
+    workspace = instant_build.copy(tmp_path / "w")
     change(workspace)
     workspace.python("compose")
     config, code = (json.loads((workspace.root / "build" / file).read_text()) for file in ("config.json", "code.json"))

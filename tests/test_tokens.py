@@ -10,26 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.reconstruct_speed import PATTERN as KIMI_PATTERN
 from pipeline.compose import target_section
 from pipeline.errors import InputError, TokenizerError
+from pipeline.rendering import PromptRenderer
 from pipeline.schema.target import TargetRecord, TargetSpec, TokenizerSpec
+from pipeline.specials import make_record, open_tokenizer, special_token_faults
 from pipeline.target.config import TargetSection
 from pipeline.targets import open_target
-from pipeline.tokens import PromptRenderer, Tokenizer, load_tokenizer, make_record, open_tokenizer, special_token_faults
+from pipeline.tokens import Tokenizer, load_tokenizer
 from tests.conftest import ROOT, SHARED, shared_cases
 
-KIMI_PATTERN = "|".join(
-    [
-        r"[\p{Han}]+",
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-        r"\p{N}{1,3}",
-        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
-        r"\s*[\r\n]+",
-        r"\s+(?!\S)",
-        r"\s+",
-    ]
-)
 GPT_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 RANKED = 163_584
 
@@ -158,11 +149,11 @@ def moonshot_cut(text: str, most: int) -> list[str]:
 
 
 @settings(deadline=None, max_examples=200)
-@given(text=st.text(alphabet="aa7 \t\n\x1c\u3000é", max_size=60), most=st.integers(1, 5), width=st.integers(1, 30))
-def test_long_runs_are_cut_as_the_models_own_tokenizer_cuts_them(tokenizer: Tokenizer, text: str, most: int, width: int) -> None:
+@given(text=st.text(alphabet="aa7 \t\n\x1c\u3000é", max_size=60), most=st.none() | st.integers(1, 5), width=st.integers(1, 30))
+def test_long_runs_are_cut_as_the_models_own_tokenizer_cuts_them(tokenizer: Tokenizer, text: str, most: int | None, width: int) -> None:
     small = Tokenizer(TokenizerSpec(backend="splintr", name="kimi_k2", max_run=most, max_chars=width), tokenizer._backend, 163_840)
     blocks = [text[start : start + width] for start in range(0, len(text), width)]
-    expected = [token for block in blocks for part in moonshot_cut(block, most) for token in tokenizer.encode(part)]
+    expected = [token for block in blocks for part in moonshot_cut(block, most or width) for token in tokenizer.encode(part)]
     assert small.encode(text) == expected
 
 

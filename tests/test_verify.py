@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.standins import StandIns
+from tests.instant_stages import InstantBuild
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def workspace(standin_build: StandIns, tmp_path: Path) -> StandIns:
-    return standin_build.copy(tmp_path / "w")
+def workspace(instant_build: InstantBuild, tmp_path: Path) -> InstantBuild:
+    return instant_build.copy(tmp_path / "w")
 
 
-def refusal(workspace: StandIns) -> str:
+def refusal(workspace: InstantBuild) -> str:
     before = workspace.run("git", "status", "--porcelain").stdout
     done = workspace.python("verify", check=False)
     assert done.returncode == 2, done.stdout + done.stderr
@@ -25,23 +25,23 @@ def refusal(workspace: StandIns) -> str:
     return done.stderr
 
 
-def test_a_built_and_committed_repository_agrees(workspace: StandIns) -> None:
+def test_a_built_and_committed_repository_agrees(workspace: InstantBuild) -> None:
     assert "dvc.lock agrees (26 stages)" in workspace.python("verify").stdout
 
 
-def test_nothing_built_yet_agrees(workspace: StandIns) -> None:
+def test_nothing_built_yet_agrees(workspace: InstantBuild) -> None:
     (workspace.root / "dvc.lock").unlink()
     assert "nothing built yet" in workspace.python("verify").stdout
 
 
-def test_comments_and_order_of_keys_disturb_nothing(workspace: StandIns) -> None:
+def test_comments_and_order_of_keys_disturb_nothing(workspace: InstantBuild) -> None:
     workspace.replace("conf/dataset/code.yaml", "prompts:", "# a comment\nprompts:")
     workspace.replace("conf/dataset/tools.yaml", "  temperature: 0.8\n  top_p: 1.0\n", "  top_p: 1.0\n\n  temperature: 0.8\n")
     workspace.replace("pipeline/audit/stage.py", '"""A stand-in."""', '"""Another text."""  # and a comment')
     workspace.python("verify")
 
 
-def test_a_config_that_was_not_composed_is_shown_by_dotted_path_with_both_commands(workspace: StandIns) -> None:
+def test_a_config_that_was_not_composed_is_shown_by_dotted_path_with_both_commands(workspace: InstantBuild) -> None:
     workspace.replace("conf/dataset/code.yaml", "temperature: 0.8", "temperature: 0.9")
     said = refusal(workspace)
     assert "build/config.json (in the file -> composed):" in said
@@ -51,7 +51,7 @@ def test_a_config_that_was_not_composed_is_shown_by_dotted_path_with_both_comman
     assert "dvc repro" in said
 
 
-def test_a_composed_config_that_was_not_built_names_the_stages_and_what_follows(workspace: StandIns) -> None:
+def test_a_composed_config_that_was_not_built_names_the_stages_and_what_follows(workspace: InstantBuild) -> None:
     workspace.replace("conf/audit/default.yaml", "min_accepted: 20", "min_accepted: 21")
     workspace.python("compose")
     said = refusal(workspace)
@@ -63,7 +63,7 @@ def test_a_composed_config_that_was_not_built_names_the_stages_and_what_follows(
     assert "generate@" not in said
 
 
-def test_changed_code_names_the_stages_that_run_it(workspace: StandIns) -> None:
+def test_changed_code_names_the_stages_that_run_it(workspace: InstantBuild) -> None:
     workspace.replace("pipeline/extract/stage.py", "def run(", "PLANTED = 1\n\n\ndef run(")
     said = refusal(workspace)
     assert "extract.code: " in said
@@ -71,12 +71,12 @@ def test_changed_code_names_the_stages_that_run_it(workspace: StandIns) -> None:
     assert "its code or a library changed" in said
 
 
-def removed(path: str) -> Callable[[StandIns], None]:
+def removed(path: str) -> Callable[[InstantBuild], None]:
     return lambda workspace: (workspace.root / path).unlink()
 
 
-def edited(path: str, key: str) -> Callable[[StandIns], None]:
-    def edit(workspace: StandIns) -> None:
+def edited(path: str, key: str) -> Callable[[InstantBuild], None]:
+    def edit(workspace: InstantBuild) -> None:
         document = json.loads((workspace.root / path).read_text())
         document[key] = "edited by hand"
         (workspace.root / path).write_text(json.dumps(document))
@@ -104,12 +104,12 @@ def edited(path: str, key: str) -> Callable[[StandIns], None]:
         (lambda w: w.replace("data/code.jsonl", "question 0", "question zero"), "inputs.code"),
     ],
 )
-def test_every_disagreement_is_named(workspace: StandIns, change: Callable[[StandIns], None], says: str) -> None:
+def test_every_disagreement_is_named(workspace: InstantBuild, change: Callable[[InstantBuild], None], says: str) -> None:
     change(workspace)
     assert says in refusal(workspace)
 
 
-def test_a_dependency_that_left_the_table_is_noticed(workspace: StandIns) -> None:
+def test_a_dependency_that_left_the_table_is_noticed(workspace: InstantBuild) -> None:
     """DVC itself does not count a removed dependency as a change."""
     lock = (workspace.root / "dvc.lock").read_text()
     start = lock.index("  gate@code:")
@@ -119,9 +119,9 @@ def test_a_dependency_that_left_the_table_is_noticed(workspace: StandIns) -> Non
     assert "gate@code:\n      reads build/code/old.json no longer" in refusal(workspace)
 
 
-def test_half_of_a_merged_lock_is_noticed(workspace: StandIns) -> None:
+def test_half_of_a_merged_lock_is_noticed(workspace: InstantBuild) -> None:
     """Their entry of a stage, our entry of the one it reads from."""
-    theirs = standin_rebuilt(workspace)
+    theirs = rebuilt_by_hand(workspace)
     ours = (workspace.root / "dvc.lock").read_text()
     mixed = ours.replace(entry(ours, "generate@code"), entry(theirs, "generate@code"))
     (workspace.root / "dvc.lock").write_text(mixed)
@@ -130,7 +130,7 @@ def test_half_of_a_merged_lock_is_noticed(workspace: StandIns) -> None:
     assert "build/code/responses.jsonl changed since it ran" in said
 
 
-def standin_rebuilt(workspace: StandIns) -> str:
+def rebuilt_by_hand(workspace: InstantBuild) -> str:
     """Lock of a build with another temperature; the workspace is put back."""
     workspace.replace("conf/dataset/code.yaml", "temperature: 0.8", "temperature: 0.9")
     workspace.run("dvc", "repro", "-q")

@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.conftest import ROOT
-from tests.standins import StandIns
+from tests.instant_stages import InstantBuild
 
 WORKFLOW: dict[str, Any] = YAML(typ="safe").load((ROOT / ".github/workflows/dataset-diff.yml").read_text())
 STEPS: list[dict[str, Any]] = WORKFLOW["jobs"]["diff"]["steps"]
@@ -33,8 +33,8 @@ def test_no_script_takes_what_a_stranger_wrote_as_code() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stale", [False, True])
-def test_its_scripts_compare_a_branch_and_its_last_step_gives_verify_s_answer(standin_build: StandIns, tmp_path: Path, *, stale: bool) -> None:
-    workspace = standin_build.copy(tmp_path / "w")
+def test_its_scripts_compare_a_branch_and_its_last_step_gives_verify_s_answer(instant_build: InstantBuild, tmp_path: Path, *, stale: bool) -> None:
+    workspace = instant_build.copy(tmp_path / "w")
     base = workspace.run("git", "rev-parse", "HEAD").stdout.strip()
     workspace.replace("conf/dataset/code.yaml", "temperature: 0.8", "temperature: 0.9")
     if not stale:

@@ -4,6 +4,9 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+SAMPLE_ROWS = 256
+"""Rows of each provider from which its habits are learned."""
+
 SEAMS = ("reasoning_start", "reasoning_end", "content_start", "content_end")
 """Ends of the text fields, where servers strip white space."""
 

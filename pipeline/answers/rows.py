@@ -14,9 +14,10 @@ from pipeline.answers.lines import Job
 from pipeline.answers.outcome import Outcome
 from pipeline.answers.parse import parse_body
 from pipeline.errors import InputError
+from pipeline.rendering import PromptRenderer
 from pipeline.schema.target import TargetRecord
 from pipeline.schema.tokens import Evidence, Status
-from pipeline.tokens import PromptRenderer, Tokenizer
+from pipeline.tokens import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

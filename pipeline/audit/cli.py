@@ -18,11 +18,12 @@ from pipeline.audit.fit import check_fit
 from pipeline.audit.foreign import open_tokens
 from pipeline.audit.heldout import read_heldout
 from pipeline.audit.outputs import Outputs, write_audit
-from pipeline.audit.prices import read_prices
+from pipeline.audit.prices import read_prices, read_tags
 from pipeline.audit.source import Source
 from pipeline.audit.workers import suitable
 from pipeline.errors import ConfigError
 from pipeline.report.markdown import markdown
+from pipeline.section import mistake
 from pipeline.targets import open_target
 
 CONF = Path("conf/audit")
@@ -40,7 +41,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--responses", type=Path, help="responses.jsonl: adds usage, cost, model and provider as received")
     parser.add_argument("--heldout", type=Path, help="JSONL of evaluation prompts that must not be trained on")
     parser.add_argument("--against", type=Path, action="append", default=[], help="another dataset's tokens, to find duplicates across both; may be repeated")
-    parser.add_argument("--endpoints", type=Path, help="generate.json of a build, for the prices that the endpoints listed")
+    parser.add_argument("--endpoints", type=Path, help="generate.json of a build, for the prices and names that the endpoints listed")
     parser.add_argument("--workers", type=int, help="processes; the result does not depend on it (default: by the file's size)")
     parser.add_argument("--config", default="default", help="conf/audit/<name>.yaml, or a path ending in .yaml (default: default)")
     parser.add_argument("--reasoning", choices=WORDS, default="optional", help="what the dataset expects of every answer (default: optional)")
@@ -67,7 +68,7 @@ def load_section(name: str) -> AuditSection:
     try:
         return AuditSection.model_validate(YAML(typ="safe", pure=True).load(read_bytes(path).decode()))
     except ValidationError as error:
-        listed = "\n  ".join(f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}; found {str(e['input'])[:200]!r}" for e in error.errors())
+        listed = "\n  ".join(map(mistake, error.errors()))
         raise ConfigError(f"{path}: not a valid audit config:\n  {listed}") from error
     except (YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as YAML: {error}") from error
@@ -93,8 +94,8 @@ def main(argv: list[str]) -> int:
     record, tokenizer = open_target(options.target)
     heldout = read_heldout(options.heldout, tokenizer, section.contamination.n) if options.heldout else None
     expect = ExpectSection(reasoning=options.reasoning, tool_calls=options.tool_calls)
-    prices = read_prices(options.endpoints) if options.endpoints else None
-    context = make_context(record, tokenizer, expect, options.allow, options.deny, heldout, prices)
+    prices, tags = (read_prices(options.endpoints), read_tags(options.endpoints)) if options.endpoints else (None, None)
+    context = make_context(record, tokenizer, expect, options.allow, options.deny, heldout, prices, tags)
     source = Source(open_tokens(options.tokens), options.prompts, options.responses)
     if options.explain is not None:
         print(explained(source, context, section, options.explain))

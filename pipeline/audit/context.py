@@ -16,6 +16,10 @@ TokenPrices = dict[str, list[TokenPrice]]
 """By provider's name; one with several endpoints has several prices."""
 
 
+ProviderTags = dict[str, list[str]]
+"""By provider's name: how requests and the policy call its endpoints (`novita/fp8` of NovitaAI)."""
+
+
 @dataclass(frozen=True)
 class Context:
     """Fixed for a whole audit."""
@@ -35,6 +39,8 @@ class Context:
     """Evaluation prompts that must not be trained on, where they are given."""
     prices: TokenPrices = field(default_factory=dict)
     """What each provider's endpoints charge, where that is known."""
+    tags: ProviderTags = field(default_factory=dict)
+    """What else each provider is called, where that is known."""
 
     def is_ordinary(self, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether each id stands for bytes of text; no id outside the vocabulary does."""
@@ -61,6 +67,7 @@ def make_context(
     deny: list[str] | None = None,
     heldout: Heldout | None = None,
     prices: TokenPrices | None = None,
+    tags: ProviderTags | None = None,
 ) -> Context:
     """Tabulate a target's vocabulary once; a few hundred milliseconds."""
     pieces = [tokenizer.token_bytes(token) for token in range(record.vocab_size)]
@@ -76,4 +83,5 @@ def make_context(
         ordinary,
         heldout,
         prices or {},
+        tags or {},
     )

@@ -1,11 +1,11 @@
-"""What the providers' endpoints charged when the answers were made, as `generate` wrote it down."""
+"""What the providers' endpoints charged, and are called, as `generate` wrote it down when the answers were made."""
 
 from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import read_json
 from pipeline.audit.config import TokenPrice
-from pipeline.audit.context import TokenPrices
+from pipeline.audit.context import ProviderTags, TokenPrices
 
 
 def read_prices(path: Path) -> TokenPrices:
@@ -15,13 +15,32 @@ def read_prices(path: Path) -> TokenPrices:
         ArtifactError: the file is missing or not JSON.
 
     """
-    document = read_json(path)
-    endpoints = document.get("endpoints") if isinstance(document, dict) else None
     prices: TokenPrices = {}
-    for endpoint in endpoints if isinstance(endpoints, list) else []:
-        if isinstance(endpoint, dict) and isinstance(endpoint.get("provider"), str) and (price := _price(endpoint)) is not None:
+    for endpoint in _endpoints(path, "endpoints"):
+        if (price := _price(endpoint)) is not None:
             prices.setdefault(endpoint["provider"], []).append(price)
     return prices
+
+
+def read_tags(path: Path) -> ProviderTags:
+    """Tags of each provider's endpoints, admitted and refused: an answer has only the display name, the policy may use either.
+
+    Raises:
+        ArtifactError: the file is missing or not JSON.
+
+    """
+    tags: ProviderTags = {}
+    for endpoint in (*_endpoints(path, "endpoints"), *_endpoints(path, "refused")):
+        if isinstance(endpoint.get("tag"), str):
+            tags.setdefault(endpoint["provider"], []).append(endpoint["tag"])
+    return tags
+
+
+def _endpoints(path: Path, part: str) -> list[dict[str, Any]]:
+    """Entries of a list of generate.json that name a provider."""
+    document = read_json(path)
+    listed = document.get(part) if isinstance(document, dict) else None
+    return [entry for entry in listed if isinstance(entry, dict) and isinstance(entry.get("provider"), str)] if isinstance(listed, list) else []
 
 
 def _price(endpoint: dict[str, Any]) -> TokenPrice | None:

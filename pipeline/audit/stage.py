@@ -10,12 +10,12 @@ from pipeline.audit.config import AuditSection, ExpectSection
 from pipeline.audit.context import make_context
 from pipeline.audit.heldout import read_heldout
 from pipeline.audit.outputs import Outputs, write_audit
-from pipeline.audit.prices import read_prices
+from pipeline.audit.prices import read_prices, read_tags
 from pipeline.audit.source import Source, parquet
 from pipeline.audit.workers import suitable
 from pipeline.schema.target import TargetRecord
 from pipeline.section import Section
-from pipeline.tokens import open_tokenizer
+from pipeline.specials import open_tokenizer
 
 
 class Config(Section):
@@ -55,7 +55,8 @@ def run(
     target = read_model(record, TargetRecord)
     tokenizer = open_tokenizer(target)
     heldout = None if config.heldout_digest is None else read_heldout(Path(config.heldout), tokenizer, config.audit.contamination.n)
-    context = make_context(target, tokenizer, config.expect, config.allow, config.deny, heldout, read_prices(generated))
+    prices, tags = read_prices(generated), read_tags(generated)
+    context = make_context(target, tokenizer, config.expect, config.allow, config.deny, heldout, prices, tags)
     source = Source(parquet(tokens), prompts, responses)
     outputs = Outputs(accepted, findings, report, summary, lengths)
     write_audit(f"Audit of {accepted.parent.name}", source, context, config.audit, outputs, workers=suitable(tokens))

@@ -1,21 +1,18 @@
 """Batches examined by several processes; what comes out is the same, in the same order, as from one."""
 
 import multiprocessing
-import os
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.audit.batch import Batch
 from pipeline.audit.config import AuditSection, ExpectSection
-from pipeline.audit.context import Context, TokenPrices, make_context
+from pipeline.audit.context import Context, ProviderTags, TokenPrices, make_context
 from pipeline.audit.engine import Compared, Part, examine, facts_of
 from pipeline.audit.heldout import Heldout
 from pipeline.audit.source import Rows, Source
-from pipeline.errors import AerieError
+from pipeline.pools import in_order, processes_for
 from pipeline.runner import follow_parent
 from pipeline.schema.target import TargetRecord
 from pipeline.tokens import load_tokenizer
@@ -38,6 +35,7 @@ class _Setup:
     deny: list[str]
     heldout: Heldout | None
     prices: TokenPrices
+    tags: ProviderTags
     section: AuditSection
 
 
@@ -48,12 +46,12 @@ _threaded = False
 
 
 def suitable(path: Path) -> int:
-    """Processes for a file of tokens: one for a small file, else one a core."""
+    """Processes for a file of tokens: one for a small or missing file, else one a core."""
     try:
         size = path.stat().st_size
     except OSError:
         return 1
-    return 1 if size < WORTH_IT else max(1, min(MOST, len(os.sched_getaffinity(0))))
+    return processes_for(size, worth=WORTH_IT, most=MOST)
 
 
 def _inherit(context: Context, section: AuditSection) -> None:
@@ -64,7 +62,7 @@ def _inherit(context: Context, section: AuditSection) -> None:
 
 def _rebuild(setup: _Setup) -> None:
     tokenizer = load_tokenizer(setup.record)  # checked by the process that started this one
-    context = make_context(setup.record, tokenizer, setup.expect, setup.allow, setup.deny, setup.heldout, setup.prices)
+    context = make_context(setup.record, tokenizer, setup.expect, setup.allow, setup.deny, setup.heldout, setup.prices, setup.tags)
     _inherit(context, setup.section)
 
 
@@ -78,7 +76,7 @@ def _pool(context: Context, section: AuditSection, workers: int) -> ProcessPoolE
     """Processes that have the context: inherited in no time by a fork, or built anew where a fork is not safe."""
     if not _threaded:
         return ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _inherit, (context, section))
-    setup = _Setup(context.record, context.expect, list(context.allow), list(context.deny), context.heldout, context.prices, section)
+    setup = _Setup(context.record, context.expect, list(context.allow), list(context.deny), context.heldout, context.prices, context.tags, section)
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _rebuild, (setup,))
 
 
@@ -102,14 +100,5 @@ def parts(source: Source, context: Context, section: AuditSection, workers: int)
         _threaded = True
         yield from (examine(batch, section) for batch in source.batches(context))
         return
-    waiting: deque[Future[Part]] = deque()
-    try:
-        with _pool(context, section, workers) as pool:
-            for rows in source.rows():
-                waiting.append(pool.submit(_examine, rows))
-                if len(waiting) > _AHEAD * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-    except BrokenProcessPool as error:
-        raise AerieError(f"a worker of the audit died; out of memory, or killed? One process needs less: {error}") from error
+    with _pool(context, section, workers) as pool:
+        yield from in_order(pool, _examine, source.rows(), _AHEAD * workers)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.answers.assemble import unpack
 from pipeline.answers.emitted import as_ids
-from pipeline.answers.habits import Seen, learn
+from pipeline.answers.habits import SAMPLE_ROWS, Seen, learn
 from pipeline.answers.lines import Job, file_job, load
 from pipeline.answers.rows import Row, RowMaker
 from pipeline.artifacts import read_lines, write_json
@@ -19,9 +19,6 @@ from pipeline.calibrate.table import table
 from pipeline.errors import InputError
 from pipeline.schema.target import TargetRecord
 from pipeline.targets import open_target
-
-SAMPLE_ROWS = 256
-"""Rows of each provider from which its habits are learned."""
 
 Truth = tuple[Job, list[int], str | None]
 """The line as a job without its true ids, the true ids, and the line's dataset."""
@@ -40,37 +37,49 @@ def main(argv: list[str]) -> int:
     maker = RowMaker(record, tokenizer, send_tools=True)
     path: Path = arguments.truth
 
+    def truths() -> Iterator[Truth]:
+        return _truths(path, record)
+
     def received() -> Iterator[Truth]:
-        return (truth for truth in _truths(path) if truth[0].body is not None)
+        return (truth for truth in truths() if truth[0].body is not None)
 
     report: dict[str, Any] = {"version": 1, "truth": "output_ids", "lines": 0, "without_truth": 0, "simulated": {}}
     for _ in read_lines(path):
         report["lines"] += 1
-    known = sum(1 for _ in _truths(path))
+    known = sum(1 for _ in truths())
     report["without_truth"] = report["lines"] - known
     if not known:
         raise InputError(f"{path}: no line has output_ids, a list of ids; nothing to calibrate against ({report['lines']} lines read)")
     report["received"] = _scored(received, maker, judge, record)
     for name, make in simulator.habits.items():
-        report["simulated"][name] = _scored(_simulated(path, name, make, simulator, maker), maker, judge, record)
+        report["simulated"][name] = _scored(_simulated(truths, name, make, simulator, maker), maker, judge, record)
     write_json(arguments.out, report)
     _print(report)
     return 0
 
 
-def _truths(path: Path) -> Iterator[Truth]:
-    """Lines with true ids; the ids are taken out of the job, so that rebuilding cannot see them."""
+def _truths(path: Path, record: TargetRecord) -> Iterator[Truth]:
+    """Lines with true ids; the ids are taken out of the job, so that rebuilding cannot see them.
+
+    Raises:
+        InputError: an id that the target does not have: the file is another target's, or damaged.
+
+    """
     for number, line in read_lines(path):
         job = file_job(number, line)
         if (ids := as_ids(job.output_ids)) is not None:
+            if outside := [token for token in ids if not 0 <= token < record.vocab_size]:
+                raise InputError(f"{path}:{number}: output_ids has {outside[0]}; target {record.name!r} has the ids 0 to {record.vocab_size - 1}")
             value = load(line)
             dataset = value.get("dataset")
             yield replace(job, output_ids=None), ids, dataset if isinstance(dataset, str) else None
 
 
-def _simulated(path: Path, name: str, make: Callable[[list[int], str], dict[str, Any]], simulator: Simulator, maker: RowMaker) -> Callable[[], Iterator[Truth]]:
+def _simulated(
+    truths: Callable[[], Iterator[Truth]], name: str, make: Callable[[list[int], str], dict[str, Any]], simulator: Simulator, maker: RowMaker
+) -> Callable[[], Iterator[Truth]]:
     def lines() -> Iterator[Truth]:
-        for job, ids, dataset in _truths(path):
+        for job, ids, dataset in truths():
             thinking = maker.thinking(job) or simulator.thinking
             yield replace(job, body={"provider": name, **make(ids, thinking)}, rejects=()), ids, dataset
 

@@ -48,7 +48,7 @@ class Judge:
             return "none"
         if list(rebuilt) == list(truth):
             return "exact"
-        return "segmentation" if self._spelled(rebuilt) == self._spelled(truth) else "text"
+        return "segmentation" if self._tokenizer.spelling(rebuilt) == self._tokenizer.spelling(truth) else "text"
 
     def canonical(self, truth: Sequence[int], thinking: Thinking) -> bool:
         """Whether the model cut its text as the tokenizer does, span by span: only then can re-encoding be exact."""
@@ -73,18 +73,6 @@ class Judge:
             "rebuilt": [self._tokenizer.show(token) for token in rebuilt[window]],
             "true": [self._tokenizer.show(token) for token in truth[window]],
         }
-
-    def _spelled(self, ids: Sequence[int]) -> list[int | bytes]:
-        """Special tokens, and the bytes between them."""
-        spelled: list[int | bytes] = []
-        for token in ids:
-            if token in self._tokenizer.special_texts:
-                spelled.append(token)
-            elif spelled and isinstance(spelled[-1], bytes):
-                spelled[-1] += self._tokenizer.token_bytes(token)
-            else:
-                spelled.append(self._tokenizer.token_bytes(token))
-        return spelled
 
 
 @dataclass(slots=True)

@@ -86,14 +86,14 @@ class Simulator:
         return body
 
     def _logprobs(self, ids: list[int], thinking: Thinking) -> Body:
-        return self._with_entries(ids, thinking, [self._bytes(token) for token in ids])
+        return self._with_entries(ids, thinking, [self._tokenizer.spelled(token) for token in ids])
 
     def _logprobs_text(self, ids: list[int], thinking: Thinking) -> Body:
         """A token that ends inside a character shows nothing; the one that completes it shows the whole character."""
         shown: list[bytes] = []
         held = b""
         for token in ids:
-            held += self._bytes(token)
+            held += self._tokenizer.spelled(token)
             try:
                 held.decode()
             except UnicodeDecodeError:
@@ -107,10 +107,6 @@ class Simulator:
         body = self._clean(ids, thinking)
         body["choices"][0]["logprobs"] = {"content": [{"token": p.decode("utf-8", "replace"), "bytes": list(p), "logprob": 0.0} for p in pieces]}
         return body
-
-    def _bytes(self, token: int) -> bytes:
-        text = self._tokenizer.special_texts.get(token)
-        return text.encode() if text is not None else self._tokenizer.token_bytes(token)
 
     def _right_trimmed(self, ids: list[int], thinking: Thinking) -> Body:
         return self._edited(ids, thinking, {"reasoning": str.rstrip})
@@ -149,7 +145,7 @@ class Simulator:
         if message_calls := body["choices"][0]["message"].pop("tool_calls", None):
             close, end = self._record.role_id("think_close"), self._record.role_id("end")
             after = ids[ids.index(close) + 1 :] if close in ids else ids
-            text = b"".join(self._bytes(token) for token in after if token != end).decode("utf-8", "replace")
+            text = b"".join(self._tokenizer.spelled(token) for token in after if token != end).decode("utf-8", "replace")
             body["choices"][0]["message"]["content"] = text
             if close not in ids and message_calls:
                 body["choices"][0]["message"]["reasoning"] = None

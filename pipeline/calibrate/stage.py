@@ -12,8 +12,8 @@ from pipeline.calibrate.compare import Judge, Scores
 from pipeline.schema.target import TargetRecord
 from pipeline.schema.tokens import SCHEMA
 from pipeline.section import Section
+from pipeline.specials import open_tokenizer
 from pipeline.tables import read_rows
-from pipeline.tokens import open_tokenizer
 
 
 class Config(Section):

@@ -11,8 +11,9 @@ from pipeline.diff.tokendiff import Example, example
 from pipeline.diff.versions import Version, summaries_of
 from pipeline.errors import AerieError, ArtifactError
 from pipeline.schema.target import TargetRecord
+from pipeline.specials import open_tokenizer
 from pipeline.staleness import CODE, CONFIG
-from pipeline.tokens import Tokenizer, open_tokenizer
+from pipeline.tokens import Tokenizer
 
 HEADLINE = {
     "rows": ("audit/summary.json", "rows"),

@@ -1,12 +1,13 @@
 """A difference as a comment for a pull request: at most 65,536 characters, details folded away, the text of rows unable to act as markup."""
 
-import html
 import itertools
 import re
 from collections.abc import Iterable, Iterator
 
 from pipeline.diff import wording
 from pipeline.diff.model import Dataset, Difference
+from pipeline.report.html import visible
+from pipeline.report.markdown import code, inert
 
 LIMIT = 65_536
 """What GitHub takes as one comment."""
@@ -22,19 +23,9 @@ _TABLE = 30_000
 """Characters of the table of datasets."""
 
 
-def _inert(text: str) -> str:
-    """Untrusted text inside a table or a list: no markup, no mention, no line break."""
-    escaped = html.escape(" ".join(text.split()))
-    return re.sub(r"[|@`\[\]*_~\\#]", lambda found: f"&#{ord(found[0])};", escaped)
-
-
-def _code(text: str) -> str:
-    return f"<code>{_inert(text)}</code>"
-
-
 def _fenced(lines: Iterable[str], language: str = "") -> str:
     """Untrusted text as a block that nothing in it can end."""
-    body = "\n".join(lines)
+    body = visible("\n".join(lines))
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", body)), default=0))
     return f"{fence}{language}\n{body}\n{fence}"
 
@@ -60,7 +51,7 @@ def _dataset_table(difference: Difference) -> str:
         counts = [f"{rows.added:,}", f"{rows.removed:,}", f"{rows.changed:,}"] if rows else ["?"] * 3
         first = wording.pair(rows.old, rows.new) if rows else wording.pair(*head["rows"])
         cells = [first, *counts, *(wording.pair(*head[name]) for name in ("accepted", "completion_tokens", "cost_usd", "exact", "verdict"))]
-        lines.append(f"| {_code(wording.presence(dataset))} | {' | '.join(map(_inert, cells))} |")
+        lines.append(f"| {code(wording.presence(dataset))} | {' | '.join(map(inert, cells))} |")
     sizes = itertools.accumulate(len(line) + 1 for line in lines)
     shown = [line for line, size in zip(lines, sizes, strict=True) if size < _TABLE]
     more = f"\n{len(lines) - len(shown)} more datasets\n" if len(shown) < len(lines) else ""
@@ -68,9 +59,9 @@ def _dataset_table(difference: Difference) -> str:
 
 
 def _stage_lines(difference: Difference) -> list[str]:
-    lines = [f"{_code(label)}: {_code('; '.join(reasons[:4]) + ('; ...' if len(reasons) > 4 else ''))}" for label, reasons in difference.rerun.items()]
+    lines = [f"{code(label)}: {code('; '.join(reasons[:4]) + ('; ...' if len(reasons) > 4 else ''))}" for label, reasons in difference.rerun.items()]
     if difference.followers:
-        lines.append(f"and what follows, as far as their inputs change: {_code(', '.join(difference.followers))}")
+        lines.append(f"and what follows, as far as their inputs change: {code(', '.join(difference.followers))}")
     return lines
 
 
@@ -79,36 +70,36 @@ def _mix(dataset: Dataset) -> list[str]:
     if dataset.rows is None:
         return []
     moved = ((column, name, pair) for column, found in dataset.rows.mix.items() for name, pair in found.items() if pair[0] != pair[1])
-    return [f"{column} {_code(name)}: {wording.pair(*pair)}" for column, name, pair in moved]
+    return [f"{column} {code(name)}: {wording.pair(*pair)}" for column, name, pair in moved]
 
 
 def _examples(dataset: Dataset) -> Iterator[str]:
     for found in dataset.examples:
         lines = [f"{mark} {text}" for diff in (found.prompt, found.completion) if diff is not None for mark, text in wording.diff_lines(diff)]
         body = _fenced(lines, "diff") if lines else "The ids are the same."
-        yield _folded(_code(wording.example_title(found)), body)
+        yield _folded(code(wording.example_title(found)), body)
 
 
 def _sections(difference: Difference) -> Iterator[str]:
     """All of it, the most telling first."""
-    yield f"{MARK}\n## Data: {_code(difference.old)} → {_code(difference.new)}\n\n{_inert(wording.verdict(difference))}\n\n{_dataset_table(difference)}"
-    notes = [_code(note) for note in [*difference.notes, *difference.missing]]
+    yield f"{MARK}\n## Data: {code(difference.old)} → {code(difference.new)}\n\n{inert(wording.verdict(difference))}\n\n{_dataset_table(difference)}"
+    notes = [code(note) for note in [*difference.notes, *difference.missing]]
     if notes:
         yield f"### Not compared\n\n{_listed(notes)}"
     if difference.config:
-        yield f"### Config ({len(difference.config)} values)\n\n{_listed([_code(wording.change(change)) for change in difference.config])}"
+        yield f"### Config ({len(difference.config)} values)\n\n{_listed([code(wording.change(change)) for change in difference.config])}"
     if difference.code:
-        changed = [f"{_code(stage)}: {_code(', '.join(what))}" for stage, what in difference.code.items()]
+        changed = [f"{code(stage)}: {code(', '.join(what))}" for stage, what in difference.code.items()]
         yield f"### Code\n\n{_listed(changed)}"
     title = "will rerun" if difference.rerun else "nothing will rerun"
-    yield f"### Stages: {title}\n\n{_listed(_stage_lines(difference))}\n<sub>{_inert(difference.rerun_basis)}</sub>\n"
+    yield f"### Stages: {title}\n\n{_listed(_stage_lines(difference))}\n<sub>{inert(difference.rerun_basis)}</sub>\n"
     for file, found in difference.drafter.items():
-        yield f"### {_code(file)}\n\n{_listed([_code(wording.change(change)) for change in found])}"
+        yield f"### {code(file)}\n\n{_listed([code(wording.change(change)) for change in found])}"
     for dataset in difference.datasets:
-        moved = [*_mix(dataset), *(f"{_code(file)} {_code(wording.change(change))}" for file, found in dataset.metrics.items() for change in found)]
+        moved = [*_mix(dataset), *(f"{code(file)} {code(wording.change(change))}" for file, found in dataset.metrics.items() for change in found)]
         rows = f"{wording.row_counts(dataset.rows)}.\n\n" if dataset.rows and dataset.rows.unchanged != dataset.rows.new + dataset.rows.removed else ""
         if rows or moved:
-            yield f"### {_code(wording.presence(dataset))}\n\n{rows}{_folded(f'{len(moved)} figures moved', _listed(moved)) if moved else ''}"
+            yield f"### {code(wording.presence(dataset))}\n\n{rows}{_folded(f'{len(moved)} figures moved', _listed(moved)) if moved else ''}"
         yield from _examples(dataset)
 
 

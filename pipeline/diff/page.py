@@ -1,10 +1,10 @@
 """A difference as one self-contained HTML page: everything, readable without network or scripts."""
 
 from collections.abc import Iterable, Iterator
-from html import escape
 
 from pipeline.diff import wording
 from pipeline.diff.model import Dataset, Difference
+from pipeline.report.html import safe
 
 _STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:72em;margin:2em auto;padding:0 1em;color:#1b1f24;background:#fff}"
@@ -17,12 +17,12 @@ _CLASSES = {"-": "old", "+": "new", " ": "same"}
 
 
 def _list(lines: Iterable[str]) -> str:
-    return "<ul>" + "".join(f"<li>{escape(line)}</li>" for line in lines) + "</ul>"
+    return "<ul>" + "".join(f"<li>{safe(line)}</li>" for line in lines) + "</ul>"
 
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> str:
-    titles = "".join(f"<th scope=col>{escape(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    titles = "".join(f"<th scope=col>{safe(cell)}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{safe(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
 
 
@@ -37,31 +37,31 @@ def _overview(difference: Difference) -> str:
 
 
 def _dataset(dataset: Dataset) -> Iterator[str]:
-    yield f"<h2>{escape(wording.presence(dataset))}</h2>"
+    yield f"<h2>{safe(wording.presence(dataset))}</h2>"
     if dataset.rows is not None:
-        yield f"<p>{escape(wording.row_counts(dataset.rows))}.</p>"
+        yield f"<p>{safe(wording.row_counts(dataset.rows))}.</p>"
         moved = [[column, name, wording.pair(*pair)] for column, found in dataset.rows.mix.items() for name, pair in found.items() if pair[0] != pair[1]]
         if moved:
             yield _table(["column", "value", "rows"], moved)
         for kind, ids in dataset.rows.ids.items():
             if ids:
                 more = f", the first {len(ids)}" if len(ids) < getattr(dataset.rows, kind) else ""
-                yield f"<details><summary>{escape(kind)}: {getattr(dataset.rows, kind):,} rows{more}</summary><pre>{escape(chr(10).join(ids))}</pre></details>"
+                yield f"<details><summary>{safe(kind)}: {getattr(dataset.rows, kind):,} rows{more}</summary><pre>{safe(chr(10).join(ids))}</pre></details>"
     figures = [[file, wording.change(change)] for file, found in dataset.metrics.items() for change in found]
     if figures:
         yield f"<details><summary>{len(figures)} figures moved</summary>{_table(['file', 'figure'], figures)}</details>"
     for found in dataset.examples:
         lines = [line for diff in (found.prompt, found.completion) if diff is not None for line in wording.diff_lines(diff)]
-        body = "".join(f'<pre class="{_CLASSES[mark]}">{mark} {escape(text)}</pre>' for mark, text in lines)
-        yield f"<details open><summary>{escape(wording.example_title(found))}</summary>{body}</details>"
+        body = "".join(f'<pre class="{_CLASSES[mark]}">{mark} {safe(text)}</pre>' for mark, text in lines)
+        yield f"<details open><summary>{safe(wording.example_title(found))}</summary>{body}</details>"
 
 
 def render(difference: Difference) -> str:
     """Write the page."""
     title = f"Data: {difference.old} → {difference.new}"
     parts = [
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
-        f"<style>{_STYLE}</style></head><body><h1>{escape(title)}</h1><p>{escape(wording.verdict(difference))}</p>",
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{safe(title)}</title>'
+        f"<style>{_STYLE}</style></head><body><h1>{safe(title)}</h1><p>{safe(wording.verdict(difference))}</p>",
         _overview(difference),
     ]
     if notes := [*difference.notes, *difference.missing]:
@@ -69,12 +69,12 @@ def render(difference: Difference) -> str:
     parts.append(f"<h2>Config: {len(difference.config)} values changed</h2>{_list(map(wording.change, difference.config))}")
     if difference.code:
         parts.append("<h2>Code</h2>" + _list(f"{stage}: {', '.join(what)}" for stage, what in difference.code.items()))
-    parts.append(f"<h2>Stages that will rerun</h2><p>{escape(difference.rerun_basis)}</p>")
+    parts.append(f"<h2>Stages that will rerun</h2><p>{safe(difference.rerun_basis)}</p>")
     parts.append(_table(["stage", "why"], [[label, "; ".join(reasons)] for label, reasons in difference.rerun.items()]) if difference.rerun else "<p>None.</p>")
     if difference.followers:
-        parts.append(f"<p>And what follows, as far as their inputs change: {escape(', '.join(difference.followers))}</p>")
+        parts.append(f"<p>And what follows, as far as their inputs change: {safe(', '.join(difference.followers))}</p>")
     for file, found in difference.drafter.items():
-        parts.append(f"<h2>{escape(file)}</h2>{_list(map(wording.change, found))}")
+        parts.append(f"<h2>{safe(file)}</h2>{_list(map(wording.change, found))}")
     for dataset in difference.datasets:
         parts.extend(_dataset(dataset))
     return "\n".join([*parts, "</body></html>\n"])

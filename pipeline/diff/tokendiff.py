@@ -61,8 +61,7 @@ def _span(ids: Sequence[int], tokenizer: Tokenizer | None, *, width: int = WIDTH
 
 def _text(ids: Sequence[int], tokenizer: Tokenizer) -> str:
     """Text of ids with special tokens by name; bytes that are no whole character are shown as escapes."""
-    parts = [tokenizer.special_texts[token].encode() if token in tokenizer.special_texts else tokenizer.token_bytes(token) for token in ids]
-    return b"".join(parts).decode("utf-8", "backslashreplace")
+    return b"".join(map(tokenizer.spelled, ids)).decode("utf-8", "backslashreplace")
 
 
 def _shared(old: Sequence[int], new: Sequence[int]) -> int:
@@ -90,21 +89,8 @@ def sequence_diff(old: Sequence[int], new: Sequence[int], tokenizer: Tokenizer |
         before=_span(old[max(0, start - CONTEXT) : start], tokenizer),
         old=_span(left, tokenizer),
         new=_span(right, tokenizer),
-        same_text=tokenizer is not None and left != right and _whole(left, tokenizer) == _whole(right, tokenizer),
+        same_text=tokenizer is not None and left != right and tokenizer.spelling(left) == tokenizer.spelling(right),
     )
-
-
-def _whole(ids: Sequence[int], tokenizer: Tokenizer) -> list[bytes | int]:
-    """Bytes between special tokens, and the special tokens."""
-    found: list[bytes | int] = [b""]
-    for token in ids:
-        if token in tokenizer.special_texts:
-            found += [token, b""]
-        else:
-            last = found[-1]
-            assert isinstance(last, bytes)
-            found[-1] = last + tokenizer.token_bytes(token)
-    return found
 
 
 def example(old: dict[str, Any], new: dict[str, Any], changed: list[str], columns: Sequence[str], tokenizer: Tokenizer | None) -> Example:

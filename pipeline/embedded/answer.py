@@ -57,9 +57,7 @@ def text_of(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
 
 def text_with_markers(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     """Text of ids, special tokens by their names."""
-    return b"".join(tokenizer.special_texts[token].encode() if token in tokenizer.special_texts else tokenizer.token_bytes(token) for token in ids).decode(
-        "utf-8", "replace"
-    )
+    return b"".join(map(tokenizer.spelled, ids)).decode("utf-8", "replace")
 
 
 def make_message(tokenizer: Tokenizer, provider: Provider, parts: Parts, stop: str | None, *, with_tools: bool) -> dict[str, Any]:
@@ -99,5 +97,5 @@ def logprob_entries(tokenizer: Tokenizer, ids: Sequence[int], chances: Sequence[
 
 
 def _entry(tokenizer: Tokenizer, token: int, chance: float) -> dict[str, Any]:
-    piece = tokenizer.special_texts[token].encode() if token in tokenizer.special_texts else tokenizer.token_bytes(token)
+    piece = tokenizer.spelled(token)
     return {"token": piece.decode("utf-8", "replace"), "bytes": list(piece), "logprob": chance}

@@ -18,8 +18,9 @@ from pipeline.embedded.requests import ChatRequest, RequestError, read_request, 
 from pipeline.embedded.routing import admitted, choose
 from pipeline.embedded.sampling import Rule
 from pipeline.errors import InputError
+from pipeline.rendering import PromptRenderer
 from pipeline.schema.target import TargetRecord
-from pipeline.tokens import PromptRenderer, Tokenizer
+from pipeline.tokens import Tokenizer
 
 _EPOCH = 1_760_000_000
 _SPREAD = 10_000_000

@@ -11,10 +11,10 @@ from random import Random
 import torch
 from torch import Tensor
 
-from pipeline.decoder import Decoder
 from pipeline.embedded.sampling import Rule, distribution, draw
 from pipeline.live import Live
 from pipeline.llama import Llama
+from pipeline.llama_decoder import LlamaDecoder
 
 _ROWS = 64
 _LENGTH = 384
@@ -75,7 +75,7 @@ class Engine:
         self._model, self._live = model, live
         self._waiting: queue.SimpleQueue[tuple[Job, Future[Written]] | None] = queue.SimpleQueue()
         self._next: tuple[Job, Future[Written]] | None = None
-        self._decoder = Decoder(model, live, _ROWS, _LENGTH)
+        self._decoder = LlamaDecoder(model, live, _ROWS, _LENGTH)
         self._running: list[_Running] = []
         """In the order of the decoder's rows."""
         self._closed = False
@@ -135,7 +135,7 @@ class Engine:
         need = -(-(len(job.prompt) + job.longest) // _ROUND) * _ROUND
         length = max(_LENGTH, need)
         if not self._running and self._decoder.length != length:
-            self._decoder = Decoder(self._model, self._live, max(1, _ROWS * _LENGTH // length), length)
+            self._decoder = LlamaDecoder(self._model, self._live, max(1, _ROWS * _LENGTH // length), length)
         return need <= self._decoder.length and len(self._running) < self._decoder.rows
 
     def _step(self) -> None:

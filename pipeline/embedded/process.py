@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from pipeline import decoder, live, llama
+from pipeline import live, llama, llama_decoder
 from pipeline.artifacts import sha256_file, sha256_folder
 from pipeline.embedded import server
 from pipeline.errors import ProviderError
@@ -73,7 +73,7 @@ def identity(model: Path) -> str:
     Belongs in a ledger's key, so that an answer of other weights or of another server is never taken for this one's.
     """
     digest = hashlib.sha256(sha256_folder(model).encode())
-    sources = [*Path(__file__).parent.glob("*.py"), *(Path(module.__file__ or "") for module in (decoder, live, llama))]
+    sources = [*Path(__file__).parent.glob("*.py"), *(Path(module.__file__ or "") for module in (live, llama, llama_decoder))]
     for path in sorted(sources, key=lambda path: path.name):
         digest.update(f"{path.name}\0{sha256_file(path)}\n".encode())
     return digest.hexdigest()

@@ -51,8 +51,9 @@ def serve(model: Path, record: Path, port: int) -> None:
     from pipeline.embedded.engine import Engine
     from pipeline.live import compact
     from pipeline.llama import load_checkpoint
+    from pipeline.rendering import PromptRenderer
     from pipeline.schema.target import TargetRecord
-    from pipeline.tokens import PromptRenderer, open_tokenizer
+    from pipeline.specials import open_tokenizer
 
     with _listen(port) as listener:
         target = read_model(record, TargetRecord)

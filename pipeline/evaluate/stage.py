@@ -19,9 +19,10 @@ from pipeline.evaluate.decoder import Decoder, greedy, padded
 from pipeline.evaluate.proposers import ChainProposer, Oracle, Proposer
 from pipeline.evaluate.speculate import Conversation, Counts, speculate
 from pipeline.models import Target, open_model, use_threads
+from pipeline.rendering import PromptRenderer
 from pipeline.schema.target import TargetRecord
 from pipeline.section import Section
-from pipeline.tokens import PromptRenderer, open_tokenizer
+from pipeline.specials import open_tokenizer
 
 _DIGITS = 6
 
@@ -63,7 +64,8 @@ def run(config: Config, *, checkpoint: Path, record: Path, model: Path, eval: Pa
     talks = bench.drafted("drafter", questions, answers, lambda _batch: ChainProposer(drafter))
     anchors = _anchors(bench, questions, answers, drafter)
     offline = bench.offline(drafter, questions, answers)
-    write_json(eval, _report(settings, questions, talks, anchors, offline, bench))
+    identical = sum(talk.written == answer for talk, answer in zip(talks, answers, strict=True))
+    write_json(eval, _report(settings, questions, talks, anchors, offline, identical))
 
 
 def read_questions(settings: EvaluateSection, digest: str | None, record: TargetRecord) -> list[Question]:
@@ -99,7 +101,6 @@ class Bench:
     def __init__(self, target: Target, layer_ids: list[int], settings: EvaluateSection, end: int) -> None:
         self.target, self.layer_ids, self.settings, self.end = target, layer_ids, settings, end
         self.choices = Choices(target.head.weight)
-        self.diverged = 0
 
     def _batches(self, count: int) -> list[range]:
         return [range(start, min(start + self.settings.batch, count)) for start in range(0, count, self.settings.batch)]
@@ -116,7 +117,7 @@ class Bench:
         """Answers of speculative decoding; ``make`` gives a `Proposer` for a batch of questions' numbers.
 
         Raises:
-            EvaluationError: an answer differs from the plain one, in float32.
+            EvaluationError: an answer differs from the plain one, in float32; below that near-ties flip.
 
         """
         begin, talks = time.monotonic(), []
@@ -126,19 +127,9 @@ class Bench:
             talks += speculate(self.target, self.choices, self.layer_ids, proposer, prompts, self.end, self.settings.max_new_tokens, self.settings.draft_tokens)
         _show(name, sum(len(talk.written) for talk in talks), time.monotonic() - begin)
         for number, (talk, answer) in enumerate(zip(talks, answers, strict=True)):
-            self._compare(name, number, talk.written, answer)
+            if self.settings.dtype == "float32" and talk.written != answer:
+                raise _divergence(name, number, talk.written, answer)
         return talks
-
-    def _compare(self, name: str, number: int, written: list[int], answer: list[int]) -> None:
-        if written == answer:
-            return
-        place = next((at for at, (ours, plain) in enumerate(zip(written, answer, strict=False)) if ours != plain), min(len(written), len(answer)))
-        if self.settings.dtype == "float32":
-            raise EvaluationError(
-                f"prompt {number} with {name}: speculative decoding wrote {written[place : place + 1]} at token {place}, plain greedy decoding {answer[place : place + 1]}: "
-                "they must be equal; a cache or a mask is wrong, or two tokens tie to the last bit"
-            )
-        self.diverged += 1
 
     def offline(self, drafter: Drafter, questions: list[Question], answers: list[list[int]]) -> Estimate:
         """Teacher-forced estimate on the answers, which are greedy: their own next token is the target's choice."""
@@ -152,6 +143,15 @@ class Bench:
             mask = (place >= len(prompt)) & (place < len(tokens) - 1)  # what follows the last token is unknown
             judged.append(Judged(Pack(tokens, aux, aux[:, :0], mask, (len(tokens),)), torch.cat([tokens[1:], tokens[:1]])))
         return estimate(drafter, judged, self.settings.draft_tokens)
+
+
+def _divergence(name: str, number: int, written: list[int], answer: list[int]) -> EvaluationError:
+    """Say where an answer parts from the plain one."""
+    place = next((at for at, (ours, plain) in enumerate(zip(written, answer, strict=False)) if ours != plain), min(len(written), len(answer)))
+    return EvaluationError(
+        f"prompt {number} with {name}: speculative decoding wrote {written[place : place + 1]} at token {place}, plain greedy decoding {answer[place : place + 1]}: "
+        "they must be equal; a cache or a mask is wrong, or two tokens tie to the last bit"
+    )
 
 
 def _show(name: str, tokens: int, seconds: float) -> None:
@@ -191,7 +191,7 @@ def _summary(talks: list[Conversation]) -> dict[str, Any]:
 
 
 def _report(
-    settings: EvaluateSection, questions: list[Question], talks: list[Conversation], anchors: dict[str, float], offline: Estimate, bench: Bench
+    settings: EvaluateSection, questions: list[Question], talks: list[Conversation], anchors: dict[str, float], offline: Estimate, identical: int
 ) -> dict[str, Any]:
     """Everything but times."""
     names = sorted({question.dataset for question in questions})
@@ -199,7 +199,7 @@ def _report(
     return {
         "draft_tokens": settings.draft_tokens,
         **_summary(talks),
-        "identical_to_plain_greedy": len(talks) - bench.diverged,
+        "identical_to_plain_greedy": identical,
         "datasets": {name: _summary(some) for name, some in by_name.items()},
         "anchors": anchors,
         "offline_estimate": {"acceptance_length": round(offline.length, _DIGITS), "per_position": [round(share, _DIGITS) for share in offline.per_position]},

@@ -9,15 +9,11 @@ from typing import Any
 import torch
 
 from pipeline.eagle3.config import DrafterConfig
+from pipeline.models import default_layers
 from pipeline.schema.target import TargetRecord
 
 SPECULATORS_VERSION = "0.9.0"
 """Release of speculators whose format this is."""
-
-
-def default_layers(num_layers: int) -> list[int]:
-    """Layers that SGLang and vLLM read when a drafter's config names none."""
-    return [2, num_layers // 2, num_layers - 3]
 
 
 def tensors_for_sglang(tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:

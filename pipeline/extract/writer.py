@@ -11,9 +11,10 @@ from types import TracebackType
 
 import torch
 
-from pipeline.artifacts import read_json, write_json
+from pipeline.artifacts import read_json, remove_leftovers, write_json
 from pipeline.errors import DiskError
 from pipeline.extract.plan import Row, ShardPlan
+from pipeline.models import DTYPES
 from pipeline.schema.hidden import StoredDtype
 from pipeline.shards import quantize
 from pipeline.tensors import TensorFile, save_tensors
@@ -21,8 +22,6 @@ from pipeline.tensors import TensorFile, save_tensors
 _KEY = "key.json"
 _IN_FLIGHT = 2
 """Batches waiting to be stored while the next is computed."""
-
-_TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def open_partial(hidden: Path, key: str) -> Path:
@@ -36,7 +35,8 @@ def open_partial(hidden: Path, key: str) -> Path:
 
 
 def close_partial(folder: Path) -> None:
-    """Leave only what belongs to the artifact."""
+    """Leave only what belongs to the artifact: no key, and no file that a killed run had begun."""
+    remove_leftovers(folder)
     (folder / _KEY).unlink()
 
 
@@ -101,4 +101,4 @@ def _stored(name: str, state: torch.Tensor, parts: int, dtype: StoredDtype) -> d
     if dtype == "float8_e4m3fn":
         narrow, scales = quantize(state, parts)
         return {name: narrow.cpu(), f"{name}_scales": scales.cpu()}
-    return {name: state.to(_TORCH[dtype]).cpu()}
+    return {name: state.to(DTYPES[dtype]).cpu()}

@@ -150,14 +150,16 @@ def next_attempt(db: sqlite3.Connection) -> int:
 
 _LATEST = """
 SELECT a.key, a.id, a.state, a.kind, a.message, a.provider, a.model, a.policy, b.body, t.requests, t.cost, t.uncertain, t.uncertain_pico, a.prompt_tokens, a.completion_tokens
-FROM (SELECT key, max(id) AS last, sum(requests) AS requests, sum(coalesce(cost_pico, 0)) AS cost,
+FROM (SELECT key, max(id) AS last, sum(requests * (kind IS NOT 'unsent')) AS requests, sum(coalesce(cost_pico, 0)) AS cost,
         sum(state='uncertain' OR (state='answer' AND cost_pico IS NULL)) AS uncertain,
         sum(CASE WHEN state='uncertain' OR (state='answer' AND cost_pico IS NULL) THEN charge_pico ELSE 0 END) AS uncertain_pico
       FROM attempts WHERE key IN ({marks}) GROUP BY key) AS t
 LEFT JOIN answers AS w ON w.key = t.key
 JOIN attempts AS a ON a.id = coalesce(w.attempt, t.last)
 LEFT JOIN bodies AS b ON b.attempt = a.id
+WHERE w.attempt IS NOT NULL OR a.state NOT IN ('answer', 'restored')
 """
+# the last line: an answer that `store gc` dropped is neither an answer nor a failure any more
 
 
 def outcomes(db: sqlite3.Connection, keys: Sequence[str]) -> dict[str, Attempt]:

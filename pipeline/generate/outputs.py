@@ -32,7 +32,7 @@ class Outputs:
         self.summary = summary
         self.dataset = responses.parent.name
         for path in (responses, summary):  # the store's lock makes this the only writer
-            remove_leftovers(path)
+            remove_leftovers(path.parent, path.name)
         self._recorded = self._read_record()
         self._ours = self._recorded is not None and responses.exists() and self._is_as_written(*self._recorded[1:3])
 

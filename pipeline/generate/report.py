@@ -66,6 +66,7 @@ def summary_of(totals: Totals, admission: Admission | None, remaining: Survey | 
 def final_table(watch: Watch, db: sqlite3.Connection, run: int, seconds: float) -> "Table":
     """Sum a run up for people: what was done, what failed and why, money, speed, and each provider's latency."""
     from rich.table import Table
+    from rich.text import Text  # a provider's name is its own choice: brackets in it are no markup
 
     table = Table(title="generate: this run", title_justify="left", show_header=False)
     per_million = f" (${to_usd(watch.pico) / watch.tokens * 1e6:.3f}/M tokens)" if watch.tokens else ""
@@ -80,5 +81,5 @@ def final_table(watch: Watch, db: sqlite3.Connection, run: int, seconds: float) 
     ]
     rows += [(f"latency {name}", f"median {median:.2f} s, 95 % within {high:.2f} s ({count} answers)") for name, count, median, high in latencies(db, run)]
     for name, value in rows:
-        table.add_row(name, str(value))
+        table.add_row(Text(name), Text(str(value)))
     return table

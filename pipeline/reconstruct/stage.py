@@ -13,8 +13,8 @@ from pipeline.reconstruct.work import Line, Plan, ToJob, batches, learn_habits, 
 from pipeline.schema.target import TargetRecord
 from pipeline.schema.tokens import SCHEMA
 from pipeline.section import Section
+from pipeline.specials import open_tokenizer
 from pipeline.tables import write_batches
-from pipeline.tokens import open_tokenizer
 
 
 class Config(Section):

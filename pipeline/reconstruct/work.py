@@ -6,28 +6,24 @@ The result does not depend on the number of processes: batches are cut by lines 
 import contextlib
 import gc
 import multiprocessing
-import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 from typing import NamedTuple
 
 import orjson
 import pyarrow as pa
 
-from pipeline.answers.habits import Habits, Seen, learn
+from pipeline.answers.habits import SAMPLE_ROWS, Habits, Seen, learn
 from pipeline.answers.lines import Job
 from pipeline.answers.rows import RowMaker
+from pipeline.pools import in_order, processes_for
 from pipeline.reconstruct.columns import record_batch
 from pipeline.reconstruct.summary import Tally
 from pipeline.runner import follow_parent
 from pipeline.schema.tokens import SCHEMA
 
 BATCH_LINES = 256
-SAMPLE_ROWS = 256
-"""Rows of each provider from which its habits are learned."""
-
 PARALLEL_FROM = 4 << 20
 """Bytes of input from which starting processes pays."""
 
@@ -81,32 +77,24 @@ def no_collector() -> Iterator[None]:
 def batches(lines: Iterator[Line], plan: Plan, tally: Tally, workers: int) -> Iterator[pa.RecordBatch]:
     """Second pass: the rows of each batch of lines, counted in `tally`."""
     chunks = iter(lambda: list(islice(lines, BATCH_LINES)), [])
-    if workers == 1:
+    if workers <= 1:
         results: Iterator[tuple[bytes, Tally]] = (_work(plan, chunk) for chunk in chunks)
         yield from _received(results, tally)
         return
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(workers, context, _start, (plan,)) as pool:
-        yield from _received(_in_order(pool, chunks, 2 * workers), tally)
+        yield from _received(in_order(pool, _run, chunks, 2 * workers), tally)
 
 
 def workers_for(size: int, wanted: int | None) -> int:
-    """Processes for so many bytes of input."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    return wanted or (cores if size >= PARALLEL_FROM else 1)
+    """Processes for so many bytes of input, unless the user wants another number."""
+    return processes_for(size, worth=PARALLEL_FROM) if wanted is None else max(1, wanted)
 
 
 def _received(results: Iterator[tuple[bytes, Tally]], tally: Tally) -> Iterator[pa.RecordBatch]:
     for buffer, counts in results:
         tally.add(counts)
         yield pa.ipc.read_record_batch(pa.py_buffer(buffer), SCHEMA)
-
-
-def _in_order(pool: ProcessPoolExecutor, chunks: Iterator[list[Line]], ahead: int) -> Iterator[tuple[bytes, Tally]]:
-    waiting: deque[Future[tuple[bytes, Tally]]] = deque(pool.submit(_run, chunk) for chunk in islice(chunks, ahead))
-    while waiting:
-        yield waiting.popleft().result()
-        waiting.extend(pool.submit(_run, chunk) for chunk in islice(chunks, 1))
 
 
 _plan: Plan | None = None

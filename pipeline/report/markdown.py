@@ -1,5 +1,6 @@
 """Audits as Markdown, short enough for a pull request."""
 
+import html
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -8,9 +9,15 @@ from pipeline.report.blocks import money, number, percent
 from pipeline.report.html import visible
 
 
-def plain(text: object) -> str:
-    """Text that Markdown cannot take for markup, a link or a mention, on one line."""
-    return re.sub(r"([\\`*_{}\[\]()#+!|<>~@-])", r"\\\1", visible(" ".join(str(text).split())))
+def inert(text: object) -> str:
+    """Untrusted text inside a table or a list: no markup, no line break, nothing hidden."""
+    escaped = html.escape(visible(" ".join(str(text).split())))
+    return re.sub(r"[|@`\[\]*_~\\#!]", lambda found: f"&#{ord(found[0])};", escaped)
+
+
+def code(text: object) -> str:
+    """The same as code, in which nobody is mentioned: an escaped `@` alone would still call someone."""
+    return f"<code>{inert(text)}</code>"
 
 
 def row(cells: list[object]) -> str:
@@ -26,15 +33,13 @@ def markdown(summaries: Mapping[str, Mapping[str, Any]]) -> str:
         verdict = "go" if found["gate"]["verdict"] == "go" else "**no-go**"
         off = [number(billing["mean_absolute"], 2), number(billing["max_absolute"])]
         lines.append(
-            row(
-                [plain(name), verdict, f"{found['accepted']:,}", f"{found['rows']:,}", f"{found['rows_with_error']:,}", *off, money(found["cost_usd"], 2).shown]
-            )
+            row([code(name), verdict, f"{found['accepted']:,}", f"{found['rows']:,}", f"{found['rows_with_error']:,}", *off, money(found["cost_usd"], 2).shown])
         )
     for name, found in summaries.items():
-        lines += ["", f"**{plain(name)}**", ""]
-        lines += [f"- no-go: {plain(reason)}" for reason in found["gate"]["reasons"]]
-        lines += [f"- left out: {plain(why)}: {count:,}" for why, count in sorted(found["left_out"].items(), key=lambda item: (-item[1], item[0]))]
-        lines += [f"- {check['severity']} {plain(key)}: {check['rows']:,} rows" for key, check in found["checks"].items() if check["rows"]]
+        lines += ["", f"**{code(name)}**", ""]
+        lines += [f"- no-go: {code(reason)}" for reason in found["gate"]["reasons"]]
+        lines += [f"- left out: {code(why)}: {count:,}" for why, count in sorted(found["left_out"].items(), key=lambda item: (-item[1], item[0]))]
+        lines += [f"- {check['severity']} {code(key)}: {check['rows']:,} rows" for key, check in found["checks"].items() if check["rows"]]
         lines += ["", *scorecards(found["providers"])]
     return "\n".join(lines) + "\n"
 
@@ -44,5 +49,5 @@ def scorecards(providers: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines = [row(["Provider", "Rows", "Exact", "Known", "Errors", "Tool calls valid", "Cut", "$ per M"]), row(["---"] * 8)]
     for name, card in providers.items():
         shares = [percent(card[key]).shown for key in ("exact_share", "known_share", "error_share", "schema_accuracy", "truncated_share")]
-        lines.append(row([plain(name), f"{card['rows']:,}", *shares, money(card["usd_per_million"], 2).shown]))
+        lines.append(row([code(name), f"{card['rows']:,}", *shares, money(card["usd_per_million"], 2).shown]))
     return lines

@@ -15,7 +15,7 @@ class TokenizerSpec(Section):
     name: str
     """The vocabulary's name, the folder or hub id, or the path of the rank file."""
     sha256: str | None = None
-    """Digest of every id's bytes and of the named special tokens; checked when given."""
+    """Digest of every id's bytes, of the special tokens and of how text is cut; checked when given."""
     size: int | None = Field(None, ge=1)
     """Ids that the model's own tokenizer has; rows of the model from here on are padding, and special tokens that a library
     names there are its own invention. Null takes all rows."""
@@ -76,7 +76,7 @@ class TargetRecord(TargetSpec):
 
     version: Literal[1] = 1
     tokenizer_sha256: str
-    """Digest of every id's bytes and of the named special tokens, as loaded when the record was made."""
+    """Digest of every id's bytes, of the special tokens and of how text is cut, as loaded when the record was made."""
 
     def role_id(self, role: str) -> int | None:
         """Id of the special token that plays ``role``, or None where the format has none."""

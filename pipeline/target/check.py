@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import orjson
 import torch
 
-from pipeline.decoder import Decoder
 from pipeline.live import Live
 from pipeline.llama import Llama
+from pipeline.llama_decoder import LlamaDecoder
 from pipeline.target.marks import Marks
 from pipeline.tokens import Tokenizer
 
@@ -21,7 +21,7 @@ _ROWS = 32
 def greedy(model: Llama, live: Live, prompts: Sequence[list[int]], end: int) -> list[list[int]]:
     """Most likely ids after each prompt, up to and including ``end``, or `LONGEST` of them."""
     written: list[list[int]] = [[] for _ in prompts]
-    decoder = Decoder(model, live, _ROWS, max(map(len, prompts)) + LONGEST)
+    decoder = LlamaDecoder(model, live, _ROWS, max(map(len, prompts)) + LONGEST)
     waiting, going = list(range(len(prompts)))[::-1], list[int]()
     logits = torch.empty(0, len(live.ids) + 1, dtype=model.head.dtype)
     while waiting or going:

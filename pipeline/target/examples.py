@@ -4,12 +4,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
+from pipeline.errors import ConfigError
+from pipeline.rendering import PromptRenderer
 from pipeline.schema.target import TargetRecord
 from pipeline.target.conversation import Call, Conversation
 from pipeline.target.corpus import KINDS, training
 from pipeline.target.learn import Example
 from pipeline.target.marks import Marks
-from pipeline.tokens import PromptRenderer, Tokenizer
+from pipeline.tokens import Tokenizer
 
 
 def to_example(record: TargetRecord, tokenizer: Tokenizer, renderer: PromptRenderer, conversation: Conversation) -> Example:
@@ -44,7 +46,12 @@ def split_one_word(tokenizer: Tokenizer, ids: list[int], rng: Random) -> list[in
 
 
 def training_examples(record: TargetRecord, tokenizer: Tokenizer, tokens: int) -> list[Example]:
-    """Conversations of all kinds in turn, until they hold ``tokens`` ids."""
+    """Conversations of all kinds in turn, until they hold ``tokens`` ids.
+
+    Raises:
+        ConfigError: the templates do not give so many.
+
+    """
     renderer = PromptRenderer(record, tokenizer)
     rng = Random("aerie segmentation 1")  # noqa: S311 - a corpus, no secret
     examples: list[Example] = []
@@ -57,10 +64,12 @@ def training_examples(record: TargetRecord, tokenizer: Tokenizer, tokens: int) -
             example = replace(example, answer=split_one_word(tokenizer, example.answer, rng))
         examples.append(example)
         total += len(example.prompt) + len(example.answer)
+    if total < tokens:
+        raise ConfigError(f"target.tiny.tokens is {tokens}; the corpus has no more than {total} before one of its kinds repeats itself: lower it")
     return examples
 
 
 def _in_turn() -> Iterator[Conversation]:
     streams = [training(kind) for kind in KINDS]
-    while True:
-        yield from (conversation for stream in streams for conversation in [next(stream)])
+    for conversations in zip(*streams, strict=False):  # until one kind has nothing new to say
+        yield from conversations

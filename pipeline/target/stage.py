@@ -13,8 +13,10 @@ import torch
 from pipeline.artifacts import write_json, writing_folder
 from pipeline.live import expand, live_of
 from pipeline.llama import save_checkpoint
+from pipeline.rendering import PromptRenderer
 from pipeline.schema.target import TargetRecord
 from pipeline.section import Section
+from pipeline.specials import make_record
 from pipeline.target.check import fault as fault_of
 from pipeline.target.check import greedy
 from pipeline.target.config import TargetSection, TinySection
@@ -22,7 +24,7 @@ from pipeline.target.corpus import KINDS, heldout
 from pipeline.target.examples import to_example, training_examples
 from pipeline.target.learn import learn
 from pipeline.target.marks import Marks
-from pipeline.tokens import PromptRenderer, Tokenizer, load_tokenizer, make_record
+from pipeline.tokens import Tokenizer, load_tokenizer
 
 POSITIONS = 4096
 """Longest sequence that the stand-in says it takes."""

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pipeline.eagle3.drafter import Drafter, initialize
 from pipeline.eagle3.estimate import Judged, estimate
 from pipeline.eagle3.unroll import pack_rows
 from pipeline.eagle3.vocabulary import choose_vocabulary
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, ConfigError
 from pipeline.models import Ends, open_ends, use_threads
 from pipeline.schema.target import TargetRecord
 from pipeline.section import Section
@@ -41,6 +42,7 @@ def run(config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, 
     Raises:
         ArtifactError: hidden states that are not of this target, or not of these datasets.
         InputError: nothing to train on.
+        ConfigError: training diverged.
 
     """
     settings = config.train
@@ -100,6 +102,8 @@ def _train(learner: Learner, corpus: Corpus, progress: Progress, group: Processe
         for packs in prefetched(todo, lambda packs: load_packs(corpus, packs[group.rank :: group.count])):
             rate = learning_rate(progress.step, steps, settings.lr, settings.warmup)
             result = learner.step(packs, rate, group)
+            if not math.isfinite(result.loss):
+                raise ConfigError(f"train: the loss is {result.loss} at step {progress.step + 1} of {steps}: training diverged; lower train.lr, or train.clip")
             progress.step += 1
             progress.rows.append(_row(progress.step, number, rate, result))
             if group.leads and progress.step % settings.save_every == 0 and progress.step < begin:

@@ -8,9 +8,10 @@ from pipeline.answers.assemble import unpack
 from pipeline.answers.formats import CallIds
 from pipeline.answers.lines import Job
 from pipeline.answers.rows import RowMaker
+from pipeline.rendering import PromptRenderer
 from pipeline.schema.target import TargetRecord
 from pipeline.targets import open_target
-from pipeline.tokens import PromptRenderer, Tokenizer
+from pipeline.tokens import Tokenizer
 from tests.answers.build import body, call, codes
 
 TOOLS = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}]

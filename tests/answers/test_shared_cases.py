@@ -7,8 +7,9 @@ import pytest
 from pipeline.answers.assemble import unpack
 from pipeline.answers.lines import Job
 from pipeline.answers.rows import Row, RowMaker
+from pipeline.rendering import PromptRenderer
 from pipeline.schema.target import TargetRecord
-from pipeline.tokens import PromptRenderer, Tokenizer
+from pipeline.tokens import Tokenizer
 from tests.answers.build import codes, rows_of
 from tests.conftest import shared_cases
 

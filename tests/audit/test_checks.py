@@ -122,6 +122,7 @@ def outcome_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         "provider_policy": [
             Case(row, context=lambda context: replace(context, allow=("beta/fp8",))),
             Case(row, context=lambda context: replace(context, deny=("Alpha",))),
+            Case(row, context=lambda context: replace(context, deny=("alfa",), tags={"alpha": ["alfa/fp8"]})),
             Case(row, response={**RESPONSE, "policy": "quantization nvfp4 is not admitted"}),
         ],
         "model_name": [Case(row, settings={"admit": ["kimi-k2.5"]})],
@@ -302,6 +303,8 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         "provider_policy": [
             Case(row, context=lambda context: replace(context, allow=("ALPHA/int4",), deny=("beta",))),
             Case(replace(row, provider=None), context=lambda context: replace(context, deny=("alpha",))),
+            Case(row, context=lambda context: replace(context, allow=("alfa",), tags={"alpha": ["alfa/fp8"]})),
+            Case(row, context=lambda context: replace(context, deny=("alpha/turbo",), tags={"alpha": ["alpha/turbo", "alpha/fp8"]})),
         ],
         "model_name": [Case(row, settings={"admit": ["kimi"]}), Case(row, response={}, settings={"admit": ["other"]})],
         "truncated": [Case(row)],

@@ -50,6 +50,12 @@ def test_a_real_response_is_rebuilt_without_a_look_at_the_truth(tmp_path: Path, 
     assert (difference["rebuilt"][difference["position"]], difference["position"]) == (" having", 5) or difference["position"] > 0
 
 
+@pytest.mark.parametrize("token", [-1, 163_840, 1 << 40])
+def test_an_id_that_the_target_does_not_have_is_named_with_its_line(tmp_path: Path, token: int) -> None:
+    with pytest.raises(InputError, match=rf"truth\.jsonl:2: output_ids has {token}; target 'kimi_k25' has the ids 0 to 163839"):
+        calibrate(tmp_path, [{"id": "a", "output_ids": [END]}, {"id": "b", "output_ids": [5, token, END]}])
+
+
 def test_a_file_without_truth_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no line has output_ids"):
         calibrate(tmp_path, [{"id": "a", "response": body("a", "b")}])

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from tests.standins import StandIns
+from tests.instant_stages import InstantBuild
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def history(standin_build: StandIns, tmp_path_factory: pytest.TempPathFactory) -> StandIns:
+def history(instant_build: InstantBuild, tmp_path_factory: pytest.TempPathFactory) -> InstantBuild:
     """Branch `change` edits a dataset, drops another, and is built; main moved on."""
-    workspace = standin_build.copy(tmp_path_factory.mktemp("history") / "w")
+    workspace = instant_build.copy(tmp_path_factory.mktemp("history") / "w")
     workspace.run("git", "checkout", "-q", "-b", "change")
     workspace.replace("data/code.jsonl", "question 0", "another question")
     with (workspace.root / "data/code.jsonl").open("a") as file:
@@ -33,18 +33,18 @@ def history(standin_build: StandIns, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def workspace(history: StandIns, tmp_path: Path) -> StandIns:
+def workspace(history: InstantBuild, tmp_path: Path) -> InstantBuild:
     return history.copy(tmp_path / "w")
 
 
-def diff(workspace: StandIns, *arguments: str) -> dict[str, Any]:
+def diff(workspace: InstantBuild, *arguments: str) -> dict[str, Any]:
     before = snapshot(workspace)
     found: dict[str, Any] = json.loads(workspace.python("diff", *arguments, "--format", "json").stdout)
     assert snapshot(workspace) == before, "diff changed the working tree"
     return found
 
 
-def snapshot(workspace: StandIns) -> dict[str, bytes]:
+def snapshot(workspace: InstantBuild) -> dict[str, bytes]:
     found = {}
     for path in workspace.root.rglob("*"):
         name = path.relative_to(workspace.root).as_posix()
@@ -57,7 +57,7 @@ def of(found: dict[str, Any], name: str) -> dict[str, Any]:
     return next(dataset for dataset in found["datasets"] if dataset["name"] == name)
 
 
-def test_a_branch_against_where_it_left_main(workspace: StandIns) -> None:
+def test_a_branch_against_where_it_left_main(workspace: InstantBuild) -> None:
     found = diff(workspace, "main...HEAD")
     code, tools = of(found, "code"), of(found, "tools")
     assert (code["rows"]["added"], code["rows"]["removed"], code["rows"]["changed"], code["rows"]["unchanged"]) == (1, 0, 1, 5)
@@ -74,7 +74,7 @@ def test_a_branch_against_where_it_left_main(workspace: StandIns) -> None:
     assert found["rerun"] == {}
 
 
-def test_the_working_tree_is_compared_as_it_would_compose_and_the_stages_to_come_are_named(workspace: StandIns) -> None:
+def test_the_working_tree_is_compared_as_it_would_compose_and_the_stages_to_come_are_named(workspace: InstantBuild) -> None:
     workspace.replace("conf/audit/default.yaml", "min_accepted: 20", "min_accepted: 21")
     found = diff(workspace)
     assert {change["path"] for change in found["config"]} == {
@@ -86,14 +86,14 @@ def test_the_working_tree_is_compared_as_it_would_compose_and_the_stages_to_come
     assert found["followers"] == [f"{stage}@{name}" for stage in ("gate", "extract") for name in ("code", "reasoning")] + ["train", "evaluate", "export"]
 
 
-def test_data_that_only_the_remote_has_is_brought_also_when_the_revision_knows_no_remote(workspace: StandIns, tmp_path: Path) -> None:
+def test_data_that_only_the_remote_has_is_brought_also_when_the_revision_knows_no_remote(workspace: InstantBuild, tmp_path: Path) -> None:
     workspace.run("dvc", "remote", "add", "-d", "storage", str(tmp_path / "storage"))
     locked = json.loads(workspace.python("diff", "main...HEAD", "--format", "json").stdout)
     shutil.move(workspace.root / ".dvc/cache", tmp_path / "storage")
     assert of(diff(workspace, "main...HEAD"), "code")["rows"] == of(locked, "code")["rows"]
 
 
-def test_data_that_is_nowhere_is_named_and_the_rest_compared(workspace: StandIns) -> None:
+def test_data_that_is_nowhere_is_named_and_the_rest_compared(workspace: InstantBuild) -> None:
     shutil.rmtree(workspace.root / ".dvc/cache")
     found = diff(workspace, "main...HEAD")
     assert of(found, "code")["rows"] is None
@@ -106,7 +106,7 @@ def test_data_that_is_nowhere_is_named_and_the_rest_compared(workspace: StandIns
     assert "its version" in done.stderr
 
 
-def test_a_remote_that_lacks_it_is_named(workspace: StandIns, tmp_path: Path) -> None:
+def test_a_remote_that_lacks_it_is_named(workspace: InstantBuild, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     workspace.run("dvc", "remote", "add", "-d", "storage", str(tmp_path / "empty"))
     shutil.rmtree(workspace.root / ".dvc/cache")
@@ -125,14 +125,14 @@ def test_a_remote_that_lacks_it_is_named(workspace: StandIns, tmp_path: Path) ->
         (["a..b", "c"], "compare what with what?"),
     ],
 )
-def test_a_revision_that_does_not_exist_is_named(history: StandIns, arguments: list[str], says: str) -> None:
+def test_a_revision_that_does_not_exist_is_named(history: InstantBuild, arguments: list[str], says: str) -> None:
     done = history.python("diff", *arguments, check=False)
     assert done.returncode == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_broken_lock_or_config_is_named(workspace: StandIns) -> None:
+def test_a_broken_lock_or_config_is_named(workspace: InstantBuild) -> None:
     workspace.write("dvc.lock", "stages: [")
     done = workspace.python("diff", check=False)
     assert done.returncode == 2
@@ -144,7 +144,7 @@ def test_a_broken_lock_or_config_is_named(workspace: StandIns) -> None:
     assert "train.algorithm" in done.stderr
 
 
-def test_a_commit_before_the_first_build_is_named(workspace: StandIns) -> None:
+def test_a_commit_before_the_first_build_is_named(workspace: InstantBuild) -> None:
     first = workspace.run("git", "rev-list", "--max-parents=0", "HEAD").stdout.strip()
     workspace.run("git", "checkout", "-q", "--orphan", "empty")
     workspace.run("git", "rm", "-rfq", "--cached", ".")
@@ -154,7 +154,7 @@ def test_a_commit_before_the_first_build_is_named(workspace: StandIns) -> None:
     assert "has no build/config.json" in done.stderr
 
 
-def test_all_formats_are_written_to_a_file(workspace: StandIns) -> None:
+def test_all_formats_are_written_to_a_file(workspace: InstantBuild) -> None:
     for name, start in (("md", "<!-- aerie"), ("html", "<!doctype html>"), ("json", "{")):
         workspace.python("diff", "main...HEAD", "--format", name, "--out", f"out.{name}")
         assert (workspace.root / f"out.{name}").read_text().startswith(start)

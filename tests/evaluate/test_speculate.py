@@ -20,8 +20,9 @@ from pipeline.evaluate.proposers import ChainProposer, News, Oracle
 from pipeline.evaluate.speculate import Conversation, Counts, speculate
 from pipeline.evaluate.stage import Bench, Question, read_questions
 from pipeline.models import Target, open_model
+from pipeline.rendering import PromptRenderer
 from pipeline.schema.target import TargetRecord
-from pipeline.tokens import PromptRenderer, Tokenizer
+from pipeline.tokens import Tokenizer
 from tests.tiny import VOCAB, drafter_config, save_target
 
 LAYER_IDS = [2, 4, 5]

@@ -158,6 +158,18 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(build: B
     assert {name: (resumed / name).stat().st_mtime_ns for name in kept} == kept  # not computed again
 
 
+def test_a_file_that_a_killed_run_had_begun_is_no_part_of_the_artifact(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    rows = random_rows(ROWS)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("pipeline.extract.stage.write_rows", killed)
+        build.extract(rows, "begun")
+    (build.hidden("begun").with_name(".hidden.partial") / ".shard-00000.safetensors.1.partial").write_bytes(b"half")
+    assert sha256_folder(build.extract(rows, "begun")) == sha256_folder(build.extract(rows, "begun whole"))
+
+
 @pytest.mark.parametrize("change", ["rows", "settings", "weights"])
 def test_partial_work_for_anything_else_is_not_taken_up(tmp_path: Path, kimi: TargetRecord, change: str) -> None:
     build = Build(tmp_path, kimi)

@@ -3,6 +3,8 @@
 import pytest
 
 from pipeline.errors import BudgetError, ProviderError
+from pipeline.generate import ledger
+from pipeline.store import collect
 from tests.generate.chat_server import good
 from tests.generate.conftest import Bench
 
@@ -42,6 +44,21 @@ def test_budget_can_fail_the_build(bench: Bench) -> None:
         bench.ask("a")
     assert bench.server.asked == []
     assert bench.rows()[0]["error"]["kind"] == "not_asked"
+
+
+def test_an_answer_that_was_dropped_from_the_ledger_is_not_shown_as_one_while_it_is_not_asked_again(bench: Bench) -> None:
+    bench.ask("a", "b")
+    with ledger.opened(bench.folder / "store", readonly=True) as db:
+        collect(db, 0, [], really=True)
+    bench.dataset_budget = {"usd": 0.0}
+    assert [row["error"]["kind"] for row in bench.run()] == ["not_asked", "not_asked"]
+    assert bench.summary()["answered"] == 0
+
+
+def test_a_providers_name_may_be_anything(bench: Bench) -> None:
+    bench.server.script = lambda text, nth: good(provider="[/bold]")
+    (row,) = bench.ask("a")
+    assert row["provider"] == "[/bold]"
 
 
 def test_a_refused_policy_names_each_endpoint_and_why(bench: Bench) -> None:

@@ -95,6 +95,6 @@ def test_the_markdown_has_every_audited_dataset(build: Path, kimi: TargetRecord,
     run_stage(build / "code", kimi, clean_rows(tokenizer, 30))
     assert main(["report", "--markdown"]) == 0
     found = capsys.readouterr().out
-    assert "| code | go | 30 | 30 |" in found
+    assert "| <code>code</code> | go | 30 | 30 |" in found
     assert "tools" not in found
     assert not (build / "report.html").exists()

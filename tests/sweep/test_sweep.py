@@ -16,7 +16,7 @@ from pipeline.compose import Params
 from pipeline.errors import ConfigError
 from pipeline.experiments import last_words
 from pipeline.sweep import hydra_arguments, quoted
-from tests.standins import StandIns
+from tests.instant_stages import InstantBuild
 
 TRICKY = [
     "train.lr=3e-4",
@@ -86,11 +86,11 @@ def test_the_stages_own_error_is_shown_before_dvcs() -> None:
 
 
 @pytest.fixture
-def workspace(standin_build: StandIns, tmp_path: Path) -> StandIns:
-    return standin_build.copy(tmp_path / "w")
+def workspace(instant_build: InstantBuild, tmp_path: Path) -> InstantBuild:
+    return instant_build.copy(tmp_path / "w")
 
 
-def sweep(workspace: StandIns, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+def sweep(workspace: InstantBuild, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
 
     done = workspace.run(sys.executable, "-m", "pipeline.sweep", "-m", *arguments, "--json", check=False)
     assert done.returncode == code, done.stdout + done.stderr
@@ -98,7 +98,7 @@ def sweep(workspace: StandIns, *arguments: str, code: int = 0) -> list[dict[str,
     return found
 
 
-def refused(workspace: StandIns, *arguments: str) -> str:
+def refused(workspace: InstantBuild, *arguments: str) -> str:
 
     before = workspace.run("git", "status", "--porcelain", "--ignored").stdout
     done = workspace.run(sys.executable, "-m", "pipeline.sweep", *arguments, check=False)
@@ -111,10 +111,10 @@ def refused(workspace: StandIns, *arguments: str) -> str:
 
 
 @pytest.mark.slow
-def test_jobs_over_training_never_make_data_again_and_a_failed_one_stops_no_other(workspace: StandIns) -> None:
+def test_jobs_over_training_never_make_data_again_and_a_failed_one_stops_no_other(workspace: InstantBuild) -> None:
     jobs = sweep(workspace, "train.lr=7,0.1,0.2", code=1)
     assert [job["status"] for job in jobs] == ["done", "done", "failed"]
-    assert "the stand-in diverged" in jobs[2]["reason"]
+    assert "the training diverged" in jobs[2]["reason"]
     assert {run.split()[0] for run in workspace.runs()} == {"train", "evaluate", "export"}
     assert all(set(job["stages"]) <= {"compose", "train", "evaluate", "export"} for job in jobs)
     best, other = jobs[0]["figures"]["acceptance_length"], jobs[1]["figures"]["acceptance_length"]
@@ -133,7 +133,7 @@ def test_jobs_over_training_never_make_data_again_and_a_failed_one_stops_no_othe
 
 
 @pytest.mark.slow
-def test_jobs_over_one_dataset_rebuild_that_dataset_only(workspace: StandIns) -> None:
+def test_jobs_over_one_dataset_rebuild_that_dataset_only(workspace: InstantBuild) -> None:
     jobs = sweep(workspace, "datasets.code.sampling.temperature=0.1,0.2")
     assert [job["status"] for job in jobs] == ["done", "done"]
     runs = workspace.runs()
@@ -153,12 +153,12 @@ def test_jobs_over_one_dataset_rebuild_that_dataset_only(workspace: StandIns) ->
         (["-m", "target=nothing,tiny_kimi"], "nothing"),
     ],
 )
-def test_arguments_that_cannot_work_are_refused(workspace: StandIns, arguments: list[str], says: str) -> None:
+def test_arguments_that_cannot_work_are_refused(workspace: InstantBuild, arguments: list[str], says: str) -> None:
     assert says in refused(workspace, *arguments)
 
 
 @pytest.mark.slow
-def test_files_that_git_does_not_know_are_refused(workspace: StandIns) -> None:
+def test_files_that_git_does_not_know_are_refused(workspace: InstantBuild) -> None:
     workspace.write("conf/train/wide.yaml", "algorithm: eagle3\n")
     said = refused(workspace, "-m", "train.lr=1,2")
     assert "git add these first" in said
@@ -166,7 +166,7 @@ def test_files_that_git_does_not_know_are_refused(workspace: StandIns) -> None:
 
 
 @pytest.mark.slow
-def test_changes_that_are_not_committed_are_refused(workspace: StandIns) -> None:
+def test_changes_that_are_not_committed_are_refused(workspace: InstantBuild) -> None:
     workspace.replace("conf/train/default.yaml", "seed: 0", "seed: 1")
     said = refused(workspace, "-m", "train.lr=1,2")
     assert "commit these first" in said
@@ -174,7 +174,7 @@ def test_changes_that_are_not_committed_are_refused(workspace: StandIns) -> None
 
 
 @pytest.mark.slow
-def test_copies_of_killed_experiments_are_removed_and_live_or_young_ones_are_not(workspace: StandIns, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_killed_experiments_are_removed_and_live_or_young_ones_are_not(workspace: InstantBuild, monkeypatch: pytest.MonkeyPatch) -> None:
 
     from pipeline.experiments import remove_abandoned
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.decoder import Decoder
 from pipeline.errors import ArtifactError
 from pipeline.live import Live, compact, expand, live_of
 from pipeline.llama import Llama, Shape, initial, load_checkpoint, save_checkpoint
+from pipeline.llama_decoder import LlamaDecoder
 from pipeline.target.learn import Example, loss_of, pack
 
 VOCABULARY = 500
@@ -54,7 +54,7 @@ def test_cached_decoding_in_a_batch_gives_transformers_full_logits(small: tuple[
     model, live = small[0].to(torch.float64), small[1]
     ids = [3, 0, 9, 400, 33, 3, 117, 12, 99, 6, 300, 60]
     wanted = reference(folder, ids).log_softmax(-1)
-    decoder = Decoder(model, live, rows=3, length=40)
+    decoder = LlamaDecoder(model, live, rows=3, length=40)
     decoder.start([3, 6, 9])
     after = [decoder.start(ids[:5])]
     decoder.start([400])
@@ -70,7 +70,7 @@ def test_cached_decoding_in_a_batch_gives_transformers_full_logits(small: tuple[
 
 def test_a_row_gives_the_same_logits_alone_and_beside_others(small: tuple[Llama, Live]) -> None:
     model, live = small[0].to(torch.float64), small[1]
-    alone, crowd = Decoder(model, live, 1, 64), Decoder(model, live, 9, 64)
+    alone, crowd = LlamaDecoder(model, live, 1, 64), LlamaDecoder(model, live, 9, 64)
     for row in range(8):
         crowd.start([3 * row] * (2 + 5 * row))
     first, second = alone.start([3, 6, 9]), crowd.start([3, 6, 9])

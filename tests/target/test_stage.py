@@ -9,6 +9,7 @@ import torch
 from pipeline.artifacts import read_model, sha256_folder
 from pipeline.compose import target_section
 from pipeline.errors import ConfigError, TokenizerError
+from pipeline.rendering import PromptRenderer
 from pipeline.schema.target import TargetRecord
 from pipeline.target.check import fault, greedy
 from pipeline.target.config import TargetSection
@@ -16,7 +17,7 @@ from pipeline.target.corpus import KINDS, heldout
 from pipeline.target.examples import OTHER_SEGMENTATION, to_example, training_examples
 from pipeline.target.marks import Marks
 from pipeline.target.stage import Config, run
-from pipeline.tokens import PromptRenderer, Tokenizer
+from pipeline.tokens import Tokenizer
 from tests.stand_in import StandIn, make_stand_in
 
 
@@ -90,6 +91,12 @@ def test_some_training_answers_spell_the_same_text_with_other_ids(kimi: TargetRe
                 segments[-1].append(token)
         other += any(tokenizer.encode(tokenizer.decode_bytes(segment).decode()) != segment for segment in segments)
     assert abs(other / len(examples) - OTHER_SEGMENTATION) < 0.04
+
+
+def test_more_tokens_than_the_corpus_has_are_refused(kimi: TargetRecord, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.target.examples.training", lambda kind: iter(heldout(kind)))
+    with pytest.raises(ConfigError, match=r"target\.tiny\.tokens is 1000000; the corpus has no more than \d{4}"):
+        training_examples(kimi, tokenizer, 1_000_000)
 
 
 @pytest.mark.parametrize("kind", KINDS)

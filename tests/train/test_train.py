@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline.artifacts import read_json, sha256_folder, write_json
 from pipeline.eagle3.checkpoint import load_drafter
 from pipeline.eagle3.estimate import estimate
-from pipeline.errors import AerieError, ArtifactError, InputError
+from pipeline.errors import AerieError, ArtifactError, ConfigError, InputError
 from pipeline.models import open_ends
 from pipeline.schema.target import TargetRecord
 from pipeline.tensors import load_tensors
@@ -102,6 +102,12 @@ def test_a_resumed_run_has_the_weights_rates_and_order_of_one_that_was_never_sto
     resumed = train(build, tmp_path / "cut", save_every=1)
     assert sha256_folder(resumed / "checkpoint") == sha256_folder(whole / "checkpoint")
     assert (resumed / "log.csv").read_bytes() == (whole / "log.csv").read_bytes()
+
+
+def test_a_training_that_diverges_is_an_error_and_leaves_no_checkpoint(build: Build, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the loss is (nan|inf) at step \d+ of \d+: training diverged; lower train\.lr"):
+        train(build, tmp_path, lr=1e30, epochs=2)
+    assert not (tmp_path / "checkpoint").exists()
 
 
 def test_a_saved_run_of_other_settings_is_not_taken_up(build: Build, tmp_path: Path) -> None:

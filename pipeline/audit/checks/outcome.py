@@ -1,6 +1,6 @@
 """How an answer came about: who gave it, how it ended, whether it is what the dataset expects."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -9,21 +9,26 @@ from pipeline.audit.checks.registry import Complaint, check
 from pipeline.audit.config import CheckSection, ModelSection, RefusalSection
 
 
-def same_provider(rule: str, provider: str) -> bool:
-    """Whether a name of the policy means this provider: `deepinfra/turbo` and `DeepInfra` do, whatever their case and spaces."""
-    plain = ["".join(char for char in name.split("/")[0].casefold() if char.isalnum()) for name in (rule, provider)]
-    return plain[0] == plain[1]
+def _plain(name: str) -> str:
+    """Name of a provider without its endpoint's variant, case, spaces and marks: `deepinfra` for `DeepInfra` and `deepinfra/turbo`."""
+    return "".join(char for char in name.split("/")[0].casefold() if char.isalnum())
+
+
+def same_provider(rule: str, names: Iterable[str]) -> bool:
+    """Whether an entry of the policy means the provider of these names."""
+    return _plain(rule) in set(map(_plain, names))
 
 
 @check("provider_policy", "The provider that answered is one that the policy admits, with a number format that it admits.")
 def provider_policy(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     allow, deny = batch.context.allow, batch.context.deny
     for row, (provider, answer) in enumerate(zip(batch.column("provider"), batch.answers, strict=True)):
+        names = [provider, *batch.context.tags.get(provider, [])] if provider else []
         if answer.policy:
             yield Complaint(row, None, answer.policy)
-        elif allow and not any(same_provider(rule, provider or "") for rule in allow):
+        elif allow and not any(same_provider(rule, names) for rule in allow):
             yield Complaint(row, None, f"answered by {provider!r}; allowed are {list(allow)}")
-        elif provider and any(same_provider(rule, provider) for rule in deny):
+        elif any(same_provider(rule, names) for rule in deny if "/" not in rule):  # which of its endpoints answered, no answer says
             yield Complaint(row, None, f"answered by {provider!r}, which the policy denies")
 
 

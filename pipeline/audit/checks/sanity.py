@@ -10,9 +10,9 @@ from pipeline.audit.checks.registry import Complaint, check
 from pipeline.audit.config import CheckSection, CountSection
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""C0 without tab, line feed and carriage return; DEL; C1."""
 _C0 = bytes([*range(9), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])
 _REPLACEMENT = re.compile("\ufffd")
-"""C0 without tab, line feed and carriage return; DEL; C1."""
 
 STRUCTURAL = {"think_close", "tools_open", "call_open", "call_args_open", "call_close", "tools_close", "end"}
 """Kinds of segment that are exactly one special token."""

@@ -1,7 +1,7 @@
-"""A workspace whose stages are stand-ins: instant, deterministic, with real artifacts between them, so that tests of versions run DVC itself.
+"""A workspace whose stages do nothing but write digests of their inputs: instant, deterministic, with real artifacts between them, so that tests of versions run DVC itself.
 
-What is tested with it is how versions, sweeps and merges treat stages, not what stages do. Each stand-in notes its run in
-the file that STANDIN_LOG names, so that runs inside an experiment's own copy are counted as well. `train` fails when lr is above 1.
+What is tested with it is how versions, sweeps and merges treat stages, not what stages do. Each notes its run in
+the file that INSTANT_LOG names, so that runs inside an experiment's own copy are counted as well. `train` fails when lr is above 1.
 """
 
 import shutil
@@ -11,9 +11,9 @@ from pathlib import Path
 from pipeline.stages import STAGES, Stage
 from tests.workspace import Workspace, copy_of_repository
 
-LOG = "STANDIN_LOG"
+LOG = "INSTANT_LOG"
 
-_SHARED = '''"""What the stand-ins share."""
+_SHARED = '''"""What the instant stages share."""
 import hashlib
 import os
 
@@ -24,7 +24,7 @@ from pipeline.errors import InputError
 
 
 def note(stage, paths):
-    if log := os.environ.get("STANDIN_LOG"):
+    if log := os.environ.get("INSTANT_LOG"):
         dataset = next((path.parts[1] for path in paths.values() if hasattr(path, "parts") and len(path.parts) > 2), "")
         with open(log, "a") as file:
             file.write(f"{stage} {dataset}\\n")
@@ -78,7 +78,8 @@ _BODIES = {
     write_json(summary, {"rows": len(rows)})
 """,
     "target": """    from pipeline.schema.target import TargetSpec
-    from pipeline.tokens import load_tokenizer, make_record
+    from pipeline.specials import make_record
+    from pipeline.tokens import load_tokenizer
 
     spec = TargetSpec.model_validate({key: value for key, value in config.target.items() if key in TargetSpec.model_fields})
     write_json(record, make_record(spec, load_tokenizer(spec)))
@@ -86,7 +87,7 @@ _BODIES = {
     write_any(metrics, found)
 """,
     "train": """    if config.train["lr"] > 1:
-        raise InputError("the stand-in diverged")
+        raise InputError("the training diverged")
 """
     + _GENERIC,
 }
@@ -96,7 +97,7 @@ def _source(stage: Stage) -> str:
     fields = "".join(f"    {key}: Any\n" for key in stage.keys) or "    pass\n"
     arguments = ", ".join([*stage.reads, *stage.writes])
     body = _BODIES.get(stage.name, _GENERIC).replace("{writes}", "".join(f"{name}, " for name in stage.writes))
-    return f'''"""A stand-in."""
+    return f'''"""An instant stage."""
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ from typing import Any
 import orjson
 
 from pipeline.section import Section
-from pipeline.standins import InputError, digest, note, read_jsonl, write_any, write_json, write_jsonl
+from pipeline.instant import InputError, digest, note, read_jsonl, write_any, write_json, write_jsonl
 
 
 class Config(Section):
@@ -121,7 +122,7 @@ def run(config, *, {arguments}):
 
 
 @dataclass(frozen=True)
-class StandIns(Workspace):
+class InstantBuild(Workspace):
     """A workspace that counts runs."""
 
     def environment(self) -> dict[str, str]:
@@ -131,10 +132,10 @@ class StandIns(Workspace):
     def log(self) -> Path:
         return self.root.parent / f"{self.root.name}.runs"
 
-    def copy(self, to: Path) -> "StandIns":
+    def copy(self, to: Path) -> "InstantBuild":
         """Copy all of it, history and cache included."""
         shutil.copytree(self.root, to, symlinks=True)
-        return StandIns(to)
+        return InstantBuild(to)
 
     def runs(self) -> list[str]:
         """Stages that ran since the last call, as `stage dataset`; also those inside an experiment's copy."""
@@ -143,11 +144,11 @@ class StandIns(Workspace):
         return [line.strip() for line in lines]
 
 
-def stand_ins(root: Path, *, rows: int = 6) -> StandIns:
-    """Make a workspace of stand-ins in the folder ``root``: committed, not built."""
+def instant_stages(root: Path, *, rows: int = 6) -> InstantBuild:
+    """Make a workspace of instant stages in the folder ``root``: committed, not built."""
     copy_of_repository(root)
-    workspace = StandIns(root)
-    workspace.write("pipeline/standins.py", _SHARED)
+    workspace = InstantBuild(root)
+    workspace.write("pipeline/instant.py", _SHARED)
     for stage in STAGES:
         workspace.write(f"pipeline/{stage.name}/__init__.py", "")
         workspace.write(f"pipeline/{stage.name}/stage.py", _source(stage))
@@ -156,13 +157,13 @@ def stand_ins(root: Path, *, rows: int = 6) -> StandIns:
         workspace.write(f"data/{name}.jsonl", "".join(lines))
     workspace.python("compose")
     workspace.run("git", "add", "-A")
-    workspace.run("git", "commit", "-qm", "stand-ins")
+    workspace.run("git", "commit", "-qm", "instant stages")
     return workspace
 
 
-def built(root: Path, *, rows: int = 6) -> StandIns:
-    """Make a workspace of stand-ins, built and committed."""
-    workspace = stand_ins(root, rows=rows)
+def built(root: Path, *, rows: int = 6) -> InstantBuild:
+    """Make a workspace of instant stages, built and committed."""
+    workspace = instant_stages(root, rows=rows)
     workspace.run("dvc", "repro", "-q")
     workspace.run("git", "add", "-A")
     workspace.run("git", "commit", "-qm", "build")

@@ -15,7 +15,7 @@ _BLOCK = 16
 """The part of the cache that is read is rounded up to this many positions."""
 
 
-class Decoder:
+class LlamaDecoder:
     """A cache of at most ``rows`` sequences of at most ``length`` tokens each; those in use are always the first ones."""
 
     def __init__(self, model: Llama, live: Live, rows: int, length: int) -> None:

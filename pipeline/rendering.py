@@ -1,0 +1,63 @@
+"""Conversations to the ids that the model reads: one function for every chat format, by the library `renderers`, offline."""
+
+import re
+from typing import Any
+
+from pipeline.errors import InputError
+from pipeline.schema.target import TargetRecord
+from pipeline.tokens import Tokenizer
+
+
+class _PromptTokenizer:
+    """What `renderers` needs of a tokenizer. Here markers are parsed, as the serving engine does with a rendered prompt."""
+
+    def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
+        self.name_or_path = record.model
+        self.unk_token_id = None
+        self.eos_token_id = record.role_id("end")
+        self._tokenizer = tokenizer
+        self._special = tokenizer.special_ids
+        self._marker = re.compile("(" + "|".join(sorted(map(re.escape, self._special), key=len, reverse=True)) + ")")
+
+    def encode(self, text: str, *_args: Any, **_kwargs: Any) -> list[int]:
+        ids: list[int] = []
+        for piece in self._marker.split(text):
+            if piece in self._special:
+                ids.append(self._special[piece])
+            elif piece:
+                ids += self._tokenizer.encode(piece)
+        return ids
+
+    def decode(self, token_ids: Any, *_args: Any, **_kwargs: Any) -> str:
+        return "".join(map(self._tokenizer.show, token_ids))
+
+    def convert_tokens_to_ids(self, tokens: Any) -> Any:
+        return self._special.get(tokens) if isinstance(tokens, str) else [self._special.get(token) for token in tokens]
+
+
+class PromptRenderer:
+    """Messages and tools to the ids that the model reads, generation prompt included."""
+
+    def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
+        import renderers
+
+        adapter = _PromptTokenizer(record, tokenizer)
+        classes = {
+            "kimi_k25": renderers.KimiK25Renderer,
+            "kimi_k2": renderers.KimiK2Renderer,
+            "qwen3": renderers.Qwen3Renderer,
+            "deepseek_v3": renderers.DeepSeekV3Renderer,
+        }
+        self._renderer = classes[record.chat](adapter)
+
+    def render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
+        """Ids of a conversation up to the point where the model starts to write.
+
+        Raises:
+            InputError: the messages or tools cannot be rendered in this chat format.
+
+        """
+        try:
+            return list(self._renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, RuntimeError) as error:
+            raise InputError(f"the prompt cannot be rendered: {type(error).__name__}: {error}") from error
