@@ -62,10 +62,6 @@ class Markers:
         entry = self.roles.get(role)
         return entry[0] if entry else None
 
-    def role_of(self, text: str) -> str | None:
-        """Role that a special token's text plays, or None."""
-        return self._role_of.get(text)
-
     def piece(self, role: str, kind: str | None = None) -> Piece:
         """The special token of a role, placed by id."""
         text, token = self.roles[role]

@@ -96,10 +96,11 @@ class Engine:
             await asyncio.gather(*self._workers, return_exceptions=True)
         finally:
             ticker.cancel()
+            await asyncio.gather(ticker, return_exceptions=True)
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
-        for worker in self._workers:
-            if not worker.cancelled() and (error := worker.exception()) is not None:
+        for task in (*self._workers, ticker):
+            if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
 
     def _on_signal(self) -> None:

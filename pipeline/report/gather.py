@@ -16,7 +16,6 @@ class Dataset:
 
     name: str
     audit: dict[str, Any] | None
-    gate: dict[str, Any] | None
     generate: dict[str, Any] | None
     calibration: dict[str, Any] | None
     made: dict[str, bool]
@@ -89,7 +88,6 @@ def gather(root: Path) -> Build | None:
             Dataset(
                 name=name,
                 audit=audit_summary(folder / "audit" / "summary.json"),
-                gate=small(folder / "audit" / "gate.json"),
                 generate=small(folder / "generate.json"),
                 calibration=small(folder / "calibration.json"),
                 made={stage.name: is_made(stage, root, name) for stage in STAGES if stage.per_dataset},

@@ -1,6 +1,6 @@
 """`build/<dataset>/tokens.parquet` and `accepted.parquet`: what the model read and emitted, as ids, and how that is known."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -75,18 +75,3 @@ class TokenRow:
         row = {name: getattr(self, name) for name in SCHEMA.names}
         row["segments"] = [{"kind": s.kind, "start": s.start, "end": s.end} for s in self.segments]
         return row
-
-    @classmethod
-    def from_row(cls, row: dict[str, Any]) -> "TokenRow":
-        """Take a row in the columns of SCHEMA."""
-        return cls(**{**row, "segments": [Segment(**segment) for segment in row["segments"]]})
-
-
-@dataclass(slots=True)
-class RowCounts:
-    """How many rows of each status; adds up to the rows read."""
-
-    accept: int = 0
-    flag: int = 0
-    reject: int = 0
-    evidence: dict[str, int] = field(default_factory=dict)

@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.generate import ledger
 from pipeline.generate.stage import Config, run
+from pipeline.schema.responses import ResponseRow
 from tests.generate.chat_server import ChatServer
 
 
@@ -61,7 +62,11 @@ class Bench:
         return self.rows()
 
     def rows(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in (self.build / "responses.jsonl").read_bytes().split(b"\n") if line]
+        """Lines of responses.jsonl, each of the shape that the schema promises."""
+        rows = [json.loads(line) for line in (self.build / "responses.jsonl").read_bytes().split(b"\n") if line]
+        for row in rows:
+            ResponseRow.model_validate(row)
+        return rows
 
     def summary(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.build / "generate.json").read_text())
