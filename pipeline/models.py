@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 
 from pipeline.artifacts import read_json, sha256_folder, to_json
@@ -150,9 +151,24 @@ def open_model(folder: Path, *, dtype: str, device: str, attention: str = "sdpa"
             device_map=device if device == "auto" else None,
             **source.options(),
         )
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise ArtifactError(f"{source.name}: transformers cannot load this model: {error}") from error
-    return Target(model if device == "auto" else model.to(device), source)
+    return Target(model if device == "auto" else model.to(usable_device(device)), source)
+
+
+def usable_device(name: str) -> torch.device:
+    """Give the device of that name.
+
+    Raises:
+        ConfigError: there is no such device here.
+
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}; set extract.device, train.device and evaluate.device") from error
+    return device
 
 
 @contextlib.contextmanager
@@ -214,7 +230,7 @@ class Ends:
     """As the checkpoint's own config names them."""
     source: Source
 
-    def to(self, device: str) -> "Ends":
+    def to(self, device: torch.device) -> "Ends":
         """Move all of it to ``device``; tied weights stay tied."""
         embedding = self.embedding.to(device)
         head = embedding if self.head is self.embedding else self.head.to(device)

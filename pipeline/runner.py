@@ -91,6 +91,13 @@ def guarded(work: Callable[[], int | None]) -> int:
     except MemoryError:
         print("error: out of memory; lower tokens_per_batch or the concurrency in conf/", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != "pipeline":
+            print(
+                f"error: the package {error.name!r} is not installed for {sys.executable}: run `make setup`, then `source .venv/bin/activate`", file=sys.stderr
+            )
+            return AerieError.exit_code
+        raise
     except Exception:  # noqa: BLE001 - the last boundary: Python itself would show the same and exit with 1
         traceback.print_exc()
         print("this is a fault of the program, not of the data; please report it with the lines above", file=sys.stderr)

@@ -63,7 +63,9 @@ def load_yaml(path: Path) -> Any:
 
     """
     try:
-        return YAML(typ="safe").load(read_bytes(path))
+        return YAML(typ="safe").load(read_bytes(path).decode())
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: byte {error.start} is no UTF-8; save the file as UTF-8") from error
     except YAMLError as error:
         raise ConfigError(f"{path}: not YAML: {error}") from error
 
@@ -130,8 +132,11 @@ def validate(tree: dict[str, Any], choices: dict[str, str], overrides: list[str]
         return BuildConfig.model_validate(tree)
     except ValidationError as error:
         lines = []
+        shared = {fault["loc"] for fault in error.errors() if fault["loc"][0] == "audit"}
         for fault in error.errors():
             loc = fault["loc"]
+            if loc[0] == "datasets" and loc[2:] in shared:
+                continue  # the section that all datasets share is laid under each of them: one mistake, named once
             allowed = f"; known here: {_known_keys(loc)}" if fault["type"] == "extra_forbidden" else ""
             lines.append(f"{mistake(fault)}{allowed}  [{_origin(loc, choices, overrides)}]")
         count = f"{len(lines)} mistakes" if len(lines) > 1 else "1 mistake"

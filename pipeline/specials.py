@@ -4,6 +4,34 @@ from pipeline.errors import TokenizerError
 from pipeline.schema.target import TargetRecord, TargetSpec
 from pipeline.tokens import Tokenizer, load_tokenizer
 
+_KIMI = {
+    "end": "<|im_end|>",
+    "think_open": "<think>",
+    "think_close": "</think>",
+    "tools_open": "<|tool_calls_section_begin|>",
+    "tools_close": "<|tool_calls_section_end|>",
+    "call_open": "<|tool_call_begin|>",
+    "call_args": "<|tool_call_argument_begin|>",
+    "call_close": "<|tool_call_end|>",
+}
+
+FORMAT_ROLES: dict[str, dict[str, str]] = {
+    "kimi_k25": _KIMI,
+    "kimi_k2": _KIMI,
+    "qwen3": {"end": "<|im_end|>", "think_open": "<think>", "think_close": "</think>", "call_open": "<tool_call>", "call_close": "</tool_call>"},
+    "deepseek_v3": {
+        "end": "<｜end▁of▁sentence｜>",
+        "think_open": "<think>",
+        "think_close": "</think>",
+        "tools_open": "<｜tool▁calls▁begin｜>",
+        "tools_close": "<｜tool▁calls▁end｜>",
+        "call_open": "<｜tool▁call▁begin｜>",
+        "call_args": "<｜tool▁sep｜>",
+        "call_close": "<｜tool▁call▁end｜>",
+    },
+}
+"""Which marker plays which role in a chat format: a marker that exists but plays another part is as wrong as one that does not."""
+
 
 def special_token_faults(spec: TargetSpec, tokenizer: Tokenizer) -> list[str]:
     """Everything wrong with a special-token map, in both directions: text to id and id to text.
@@ -28,6 +56,8 @@ def special_token_faults(spec: TargetSpec, tokenizer: Tokenizer) -> list[str]:
     for role, text in spec.roles:
         if text is not None and text not in spec.special_tokens:
             faults.append(f"target.roles.{role} is {text!r}, which target.special_tokens does not name")
+        elif text is not None and text != (wanted := FORMAT_ROLES[spec.chat].get(role)):
+            faults.append(f"target.roles.{role} is {text!r}; in the chat format {spec.chat} it is {wanted!r}")
     return faults
 
 
@@ -41,7 +71,7 @@ def make_record(spec: TargetSpec, tokenizer: Tokenizer) -> TargetRecord:
     if faults := special_token_faults(spec, tokenizer):
         listed = "\n  ".join(faults)
         raise TokenizerError(
-            f"target {spec.name!r}: the special-token map does not fit the tokenizer; nothing was built:\n  {listed}\nCorrect conf/target/{spec.name}.yaml."
+            f"target {spec.name!r}: the special-token map does not fit the tokenizer; nothing was built:\n  {listed}\nCorrect conf/target/{spec.name}.yaml, or the file that it takes this from."
         )
     digest = tokenizer.sha256()
     if spec.tokenizer.sha256 not in (None, digest):
@@ -56,10 +86,13 @@ def open_tokenizer(record: TargetRecord) -> Tokenizer:
     """Load the tokenizer of a checked target, and refuse any other than the one it was checked with.
 
     Raises:
-        TokenizerError: the tokenizer cannot be loaded, or is not the recorded one.
+        TokenizerError: the tokenizer cannot be loaded or is not the recorded one, or the record's map does not fit it.
 
     """
     tokenizer = load_tokenizer(record)
+    if faults := special_token_faults(record, tokenizer):
+        listed = "\n  ".join(faults)
+        raise TokenizerError(f"target {record.name!r}: its record was changed after the check; run `dvc repro target`:\n  {listed}")
     if (digest := tokenizer.sha256()) != record.tokenizer_sha256:
         raise TokenizerError(
             f"target {record.name!r}: the tokenizer's digest is {digest}, recorded was {record.tokenizer_sha256}; a library upgrade changed it: run `dvc repro target` and read the difference"

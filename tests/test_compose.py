@@ -110,6 +110,23 @@ def test_one_message_names_every_mistake_with_its_file(project: Path) -> None:
     assert "[params.yaml, override 'extract.max_length=0']" in found
 
 
+def test_a_mistake_in_what_datasets_share_is_named_once_with_its_own_file(project: Path) -> None:
+    edit(project / "conf/audit/default.yaml", "min_accepted: 20", "min_accepted: 0.45")
+    found = mistake(datasets=("code", "tools"))
+    assert "has 1 mistake:" in found
+    assert "audit.gate.min_accepted" in found
+    assert "[conf/audit/default.yaml]" in found
+
+
+def test_a_config_file_that_is_no_utf8_is_named(project: Path) -> None:
+    (project / "conf/train/default.yaml").write_bytes(b"\xff\xfe")
+    assert "conf/train/default.yaml: byte 0 is no UTF-8" in mistake()
+
+
+def test_heads_that_do_not_divide_the_width_are_refused(project: Path) -> None:
+    assert "width 96 must be a multiple of twice the heads, 10" in mistake("target.tiny.heads=5")
+
+
 def test_an_override_of_an_unknown_key_is_hydras_own_message(project: Path) -> None:
     assert "train.learning_rate" in mistake("train.learning_rate=1")
 

@@ -201,6 +201,20 @@ def test_all_faults_come_in_one_message_and_a_role_must_be_named(section: Target
         assert part in str(caught.value)
 
 
+@pytest.mark.parametrize(("role", "marker"), [("end", "[EOS]"), ("think_close", "<think>"), ("call_open", "<|tool_calls_section_begin|>")])
+def test_a_marker_that_exists_but_plays_another_part_in_the_format_is_a_fault(section: TargetSection, tokenizer: Tokenizer, role: str, marker: str) -> None:
+    roles = section.roles.model_copy(update={role: marker})
+    faults = special_token_faults(section.model_copy(update={"roles": roles}), tokenizer)
+    assert len(faults) == 1
+    assert f"target.roles.{role} is {marker!r}; in the chat format kimi_k25 it is " in faults[0]
+
+
+def test_a_record_that_was_edited_after_the_check_is_refused(kimi: TargetRecord) -> None:
+    edited = kimi.model_copy(update={"special_tokens": {**kimi.special_tokens, "<|im_end|>": 163_533}})
+    with pytest.raises(TokenizerError, match=r"changed after the check[\s\S]*ordinary text 'chas'"):
+        open_tokenizer(edited)
+
+
 def test_the_tiktoken_backend_checks_the_map_against_the_ranks(by_tiktoken: Callable[..., TargetSpec]) -> None:
     good = by_tiktoken()
     assert special_token_faults(good, load_tokenizer(good)) == []
@@ -264,16 +278,16 @@ def hub_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
     fast.train_from_iterator(["the rain in spain stays mainly in the plain"] * 20, trainer)
     fast.add_tokens([AddedToken("<think>", special=False)])
-    fast.add_special_tokens([AddedToken("<|end|>", special=True)])
+    fast.add_special_tokens([AddedToken("<|im_end|>", special=True)])
     folder = tmp_path_factory.mktemp("hub")
-    PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="<|end|>").save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="<|im_end|>").save_pretrained(folder)
     return folder
 
 
 def of_folder(section: TargetSection, folder: Path) -> TargetSection:
     size = len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]) + 2
-    special = {"<think>": size - 2, "<|end|>": size - 1}
-    roles = type(section.roles)(end="<|end|>", think_open="<think>")
+    special = {"<think>": size - 2, "<|im_end|>": size - 1}
+    roles = type(section.roles)(end="<|im_end|>", think_open="<think>")
     how = TokenizerSpec(backend="transformers", name=str(folder))
     return section.model_copy(update={"tokenizer": how, "vocab_size": size, "special_tokens": special, "roles": roles})
 
@@ -282,11 +296,11 @@ def test_a_tokenizer_of_transformers_gives_bytes_and_leaves_markers_in_text_alon
     spec = of_folder(section, hub_folder)
     loaded = load_tokenizer(spec)
     record = make_record(spec, loaded)
-    text = "the rain <think> é<|end|>\n"
+    text = "the rain <think> é<|im_end|>\n"
     ids = loaded.encode(text)
     assert not set(ids) & set(record.special_tokens.values())
     assert loaded.decode_bytes(ids) == text.encode()
-    assert [loaded.show(token) for token in record.special_tokens.values()] == ["<think>", "<|end|>"]
+    assert [loaded.show(token) for token in record.special_tokens.values()] == ["<think>", "<|im_end|>"]
 
 
 def test_a_folder_without_a_tokenizer_is_named(section: TargetSection, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """`target`."""
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from pipeline.schema.target import TargetSpec
 from pipeline.section import Section
@@ -21,6 +23,12 @@ class TinySection(Section):
     lr: float = Field(gt=0)
     init_std: float = Field(gt=0)
     seed: int = 0
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> Self:
+        if self.width % (2 * self.heads):
+            raise ValueError(f"width {self.width} must be a multiple of twice the heads, {2 * self.heads}")
+        return self
 
 
 class TargetSection(TargetSpec):

@@ -18,7 +18,7 @@ from pipeline.eagle3.estimate import Judged, estimate
 from pipeline.eagle3.unroll import pack_rows
 from pipeline.eagle3.vocabulary import choose_vocabulary
 from pipeline.errors import ArtifactError, ConfigError
-from pipeline.models import Ends, open_ends, use_threads
+from pipeline.models import Ends, open_ends, usable_device, use_threads
 from pipeline.schema.target import TargetRecord
 from pipeline.section import Section
 from pipeline.train.config import TrainSection
@@ -76,7 +76,8 @@ def _learner(settings: TrainSection, ends: Ends, corpus: Corpus, target: str) ->
     used = choose_vocabulary(count_supervised(corpus), settings.draft_vocab_size)
     drafter = Drafter(drafter_config(settings, ends, corpus, target), ends.embedding, used)
     initialize(drafter, ends.head[used], settings.seed)
-    return Learner(drafter.to(settings.device), ends.to(settings.device), settings)
+    device = usable_device(settings.device)
+    return Learner(drafter.to(device), ends.to(device), settings)
 
 
 def _coverage(drafter: Drafter, corpus: Corpus) -> float:
@@ -145,6 +146,10 @@ def drafter_config(settings: TrainSection, ends: Ends, corpus: Corpus, target: s
     width = int(text.hidden_size)
     plain = getattr(text, "kv_lora_rank", None) is None and settings.num_heads is None
     head_dim = (getattr(text, "head_dim", None) if plain else None) or width // heads
+    if settings.num_heads and width % (2 * heads):
+        raise ConfigError(f"train.num_heads is {heads}: the target's width, {width}, must be a multiple of twice that")
+    if settings.num_kv_heads and heads % settings.num_kv_heads:
+        raise ConfigError(f"train.num_kv_heads is {settings.num_kv_heads}: the number of heads, {heads}, must be a multiple of it")
     rope = dict(text.rope_parameters)
     return DrafterConfig(
         hidden_size=width,
