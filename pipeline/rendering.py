@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+from pipeline.conversation import check_messages, check_tools
 from pipeline.errors import InputError
 from pipeline.schema.target import TargetRecord
 from pipeline.tokens import Tokenizer
@@ -57,6 +58,8 @@ class PromptRenderer:
             InputError: the messages or tools cannot be rendered in this chat format.
 
         """
+        check_messages(messages)
+        check_tools(tools)
         try:
             return list(self._renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
         except (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, RuntimeError) as error:

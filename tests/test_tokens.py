@@ -209,6 +209,25 @@ def test_a_marker_that_exists_but_plays_another_part_in_the_format_is_a_fault(se
     assert f"target.roles.{role} is {marker!r}; in the chat format kimi_k25 it is " in faults[0]
 
 
+@pytest.mark.parametrize(
+    ("messages", "tools", "says"),
+    [
+        ([{"content": "hi"}], None, "message 0: role must be one of"),
+        ([{"role": "alien", "content": "hi"}], None, 'found "alien"'),
+        ([{"role": "user", "content": None}], None, "message 0 (user) has no content"),
+        ([{"role": "user", "content": "hi"}, "oops"], None, "message 1 must be an object"),
+        ("oops", None, "'messages' must be a list"),
+        ([], None, "with at least one"),
+        ([{"role": "user", "content": "hi"}], "oops", "'tools' must be a list of tools"),
+        ([{"role": "user", "content": "hi"}], [{"type": "function"}], "tool 0 must be"),
+    ],
+)
+def test_a_conversation_that_is_none_is_not_rendered_in_silence(kimi: TargetRecord, tokenizer: Tokenizer, messages: Any, tools: Any, says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        PromptRenderer(kimi, tokenizer).render(messages, tools)
+    assert says in str(caught.value)
+
+
 def test_a_record_that_was_edited_after_the_check_is_refused(kimi: TargetRecord) -> None:
     edited = kimi.model_copy(update={"special_tokens": {**kimi.special_tokens, "<|im_end|>": 163_533}})
     with pytest.raises(TokenizerError, match=r"changed after the check[\s\S]*ordinary text 'chas'"):
@@ -370,7 +389,7 @@ def test_markers_in_a_prompt_are_parsed_as_the_engine_parses_them(kimi: TargetRe
 IMAGE = {"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}
 
 
-@pytest.mark.parametrize("messages", [[], ["hello"], [{"role": "user", "content": [IMAGE]}]], ids=["none", "text", "image"])
-def test_a_prompt_that_cannot_be_rendered_is_refused_in_words(kimi: TargetRecord, tokenizer: Tokenizer, messages: list[Any]) -> None:
+def test_a_prompt_that_cannot_be_rendered_is_refused_in_words(kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+    messages = [{"role": "user", "content": [IMAGE]}]
     with pytest.raises(InputError, match="the prompt cannot be rendered"):
         PromptRenderer(kimi, tokenizer).render(messages)

@@ -150,19 +150,19 @@ class RowMaker:
         notes: tuple[str, ...] = ()
         if engine is not None and impossible(engine, self._record, self._tokenizer):
             engine, notes = None, ("engine_prompt_ids_impossible",)
-        if not isinstance(job.messages, list):
+        if job.messages is None:
             if engine is None:
                 return Asked(notes=(*notes, "prompt_unknown"))
             return Asked(pack(engine), thinking_after(engine, self._record), None, notes=("prompt_ids_from_engine",))
         try:
-            ids = self._render(job.messages, job.tools if self._send_tools and isinstance(job.tools, list) else None)
+            ids = self._render(job.messages, job.tools if self._send_tools else None)
         except InputError as error:
             return Asked(rejects=("prompt_not_rendered",), notes=(*notes, f"prompt_not_rendered: {error}"))
         if engine is not None and engine != ids:
             ids, notes = engine, ("prompt_ids_differ_from_engine",)
         return Asked(pack(ids), thinking_after(ids, self._record), _calls_in(job.messages), notes=notes)
 
-    def _render(self, messages: list[Any], tools: list[Any] | None) -> list[int]:
+    def _render(self, messages: Any, tools: Any) -> list[int]:
         if self._renderer is None:
             self._renderer = PromptRenderer(self._record, self._tokenizer)
         return self._renderer.render(messages, tools)

@@ -1,12 +1,12 @@
 """A row of the source to a prompt: columns to chat messages, checked, with a stable id. Pure."""
 
 import hashlib
-import json
 import re
 from typing import Any
 
 import orjson
 
+from pipeline.conversation import check_messages, check_tools, show
 from pipeline.errors import InputError
 from pipeline.prompts.config import ColumnsSection
 from pipeline.schema.prompts import Prompt
@@ -15,7 +15,6 @@ ROLES = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assist
 ROLES |= {"system": "system", "tool": "tool", "function": "tool", "observation": "tool"}
 """ShareGPT's `from` to the API's `role`."""
 
-_KNOWN_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 _ID = Prompt.model_fields["id"].metadata[0].pattern
 _ID_LENGTH = 16
 """Hex digits of a content hash that make an id: 64 bits, a clash in a million prompts has a chance below one in ten million."""
@@ -40,18 +39,11 @@ def to_prompt(row: Any, columns: ColumnsSection, *, drop_last_answer: bool) -> P
         messages = [{"role": "system", "content": _text(row[columns.system], columns.system)}, *messages]
     if drop_last_answer:
         messages = _without_last_answer(messages)
-    for number, message in enumerate(messages):
-        _check_message(number, message)
+    check_messages(messages)
     if messages[-1]["role"] == "assistant":
         raise InputError("the last message is the assistant's, so nothing is left to answer; end with the user's, or set prompts.drop_last_answer")
     tools = _tools(row, columns)
     return Prompt.model_construct(id=_own_id(row, columns) or content_hash(messages, tools).hex()[:_ID_LENGTH], messages=messages, tools=tools)
-
-
-def show(value: Any) -> str:
-    """Give a value for a message: short, and on one line."""
-    text = json.dumps(value, ensure_ascii=True, default=str)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _messages(row: dict[str, Any], columns: ColumnsSection) -> list[dict[str, Any]]:
@@ -91,18 +83,6 @@ def _without_last_answer(messages: list[Any]) -> list[Any]:
     return kept
 
 
-def _check_message(number: int, message: Any) -> None:
-    if not isinstance(message, dict):
-        raise InputError(f"message {number} must be an object {{'role', 'content'}}; found {show(message)}")
-    if message.get("role") not in _KNOWN_ROLES:
-        raise InputError(f"message {number}: role must be one of {sorted(_KNOWN_ROLES)}; found {show(message.get('role'))}")
-    content = message.get("content")
-    if content is None and not message.get("tool_calls"):
-        raise InputError(f"message {number} ({message['role']}) has no content")
-    if content is not None and not isinstance(content, str | list):
-        raise InputError(f"message {number} ({message['role']}): content must be a text or a list of parts; found {show(content)}")
-
-
 def _tools(row: dict[str, Any], columns: ColumnsSection) -> list[dict[str, Any]] | None:
     value = row.get(columns.tools) if columns.tools is not None else None
     if isinstance(value, str):
@@ -112,13 +92,9 @@ def _tools(row: dict[str, Any], columns: ColumnsSection) -> list[dict[str, Any]]
             raise InputError(f"{columns.tools!r} is a text that is not JSON ({error}); found {show(value)}") from None
     if value is None or value == []:
         return None
-    if not isinstance(value, list):
-        raise InputError(f"{columns.tools!r} must be a list of tools; found {show(value)}")
-    for number, tool in enumerate(value):
-        function = tool.get("function") if isinstance(tool, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise InputError(f"tool {number} must be {{'type': 'function', 'function': {{'name', 'parameters'}}}}; found {show(tool)}")
-    return value
+    check_tools(value)
+    tools: list[dict[str, Any]] = value
+    return tools
 
 
 def _own_id(row: dict[str, Any], columns: ColumnsSection) -> str | None:

@@ -1,0 +1,52 @@
+"""What a conversation and its tools must look like before they are asked or rendered: `renderers` takes anything, in silence."""
+
+import json
+from typing import Any
+
+from pipeline.errors import InputError
+
+KNOWN_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
+
+
+def show(value: Any) -> str:
+    """Give a value for a message: short, and on one line."""
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def check_messages(messages: Any) -> None:
+    """Check a list of chat messages.
+
+    Raises:
+        InputError: it is none; the message names the number of the message, what was found and what is needed.
+
+    """
+    if not isinstance(messages, list) or not messages:
+        raise InputError(f"'messages' must be a list of messages with at least one; found {show(messages)}")
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict):
+            raise InputError(f"message {number} must be an object {{'role', 'content'}}; found {show(message)}")
+        if message.get("role") not in KNOWN_ROLES:
+            raise InputError(f"message {number}: role must be one of {sorted(KNOWN_ROLES)}; found {show(message.get('role'))}")
+        content = message.get("content")
+        if content is None and not message.get("tool_calls"):
+            raise InputError(f"message {number} ({message['role']}) has no content")
+        if content is not None and not isinstance(content, str | list):
+            raise InputError(f"message {number} ({message['role']}): content must be a text or a list of parts; found {show(content)}")
+
+
+def check_tools(tools: Any) -> None:
+    """Check the tools on offer; null and an empty list offer none.
+
+    Raises:
+        InputError: they are not in OpenAI's form; the message names the tool's number.
+
+    """
+    if tools is None:
+        return
+    if not isinstance(tools, list):
+        raise InputError(f"'tools' must be a list of tools; found {show(tools)}")
+    for number, tool in enumerate(tools):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise InputError(f"tool {number} must be {{'type': 'function', 'function': {{'name', 'parameters'}}}}; found {show(tool)}")
