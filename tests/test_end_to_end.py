@@ -125,7 +125,7 @@ def test_going_back_pays_nothing_and_gives_the_same_bytes(reduced: Workspace) ->
     reduced.replace("conf/dataset/code.yaml", "temperature: 0.6", "temperature: 0.7")
     done = reduced.run("dvc", "repro", "generate@code")
     assert (reduced.root / "build/code/responses.jsonl").read_bytes() == before
-    assert "new 0" in done.stdout or "0 new" in done.stdout, done.stdout
+    assert "the ledger answers all 16 prompts; nothing is sent" in done.stdout + done.stderr
 
 
 def test_a_gate_that_says_no_stops_before_extract_and_keeps_the_audit(reduced: Workspace) -> None:
@@ -160,22 +160,22 @@ def test_a_killed_stage_leaves_no_half_artifact_and_the_next_run_finishes(reduce
 
 
 @pytest.mark.parametrize(
-    ("override", "stage", "says"),
+    ("file", "old", "new", "stage", "says"),
     [
-        ("\"target.special_tokens.'<|im_end|>'=163533\"", "target", "ordinary text 'chas'"),
-        ("provider.allow=[nobody]", "generate@code", "nobody"),
+        ("conf/target/kimi_k25.yaml", '"<|im_end|>": 163586', '"<|im_end|>": 163533', "target", "ordinary text 'chas'"),
+        ("params.yaml", "- train.epochs=1", "- train.epochs=1\n- provider.allow=[nobody]", "generate@code", "no endpoint may answer under the policy"),
     ],
 )
-def test_a_wrong_value_stops_the_build_with_its_reason(reduced: Workspace, override: str, stage: str, says: str) -> None:
-    before = (reduced.root / "params.yaml").read_text()
+def test_a_wrong_value_stops_the_build_with_its_reason(reduced: Workspace, file: str, old: str, new: str, stage: str, says: str) -> None:
+    before = (reduced.root / file).read_text()
     try:
-        (reduced.root / "params.yaml").write_text(before + f"- {override}\n")
+        reduced.replace(file, old, new)
         done = reduced.run("dvc", "repro", stage, check=False)
         assert done.returncode != 0
         assert says in done.stdout + done.stderr
         assert "Traceback" not in done.stdout + done.stderr
     finally:
-        (reduced.root / "params.yaml").write_text(before)
+        (reduced.root / file).write_text(before)
 
 
 @pytest.mark.skipif(offline.prefix() is None, reason="this kernel grants no network namespace, so being offline cannot be proven")

@@ -37,7 +37,7 @@ def test_nothing_built_yet_agrees(workspace: InstantBuild) -> None:
 def test_comments_and_order_of_keys_disturb_nothing(workspace: InstantBuild) -> None:
     workspace.replace("conf/dataset/code.yaml", "prompts:", "# a comment\nprompts:")
     workspace.replace("conf/dataset/tools.yaml", "  temperature: 0.8\n  top_p: 1.0\n", "  top_p: 1.0\n\n  temperature: 0.8\n")
-    workspace.replace("pipeline/audit/stage.py", '"""A stand-in."""', '"""Another text."""  # and a comment')
+    workspace.replace("pipeline/audit/stage.py", '"""An instant stage."""', '"""Another text."""  # and a comment')
     workspace.python("verify")
 
 
