@@ -6,11 +6,12 @@ from typing import Any
 
 from pipeline.artifacts import install_folder, read_json, sha256_folder, to_json, write_json
 from pipeline.errors import InputError
+from pipeline.extract.backend import Backend
 from pipeline.extract.config import ExtractSection
-from pipeline.extract.forward import can_pack, check_teacher, pack_attention, states
+from pipeline.extract.local import LocalBackend
 from pipeline.extract.plan import Row, Selection, ShardPlan, batches, bytes_per_token, select, shards
 from pipeline.extract.writer import ShardWriter, check_space, close_partial, is_done, open_partial
-from pipeline.models import Target, auxiliary_layers, find_source, open_model, read_config, use_threads
+from pipeline.models import Target, auxiliary_layers, find_source, read_config, use_threads
 from pipeline.schema.hidden import INDEX, Manifest, Stamp
 from pipeline.schema.tokens import SCHEMA
 from pipeline.section import Section
@@ -44,35 +45,34 @@ def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: P
     layer_ids = auxiliary_layers(settings.layers, int(shape.num_hidden_layers))
     selection = select(accepted, read_rows(accepted, SCHEMA), settings, vocab_size)
     token_bytes = bytes_per_token(int(shape.hidden_size), settings.dtype)
+    backend: Backend = LocalBackend(settings, model, layer_ids)
     partial = open_partial(hidden, _key(settings, selection, source.sha256, layer_ids))
     tokens = sum(len(row.token_ids) for row in selection.rows)
     check_space(partial, tokens * token_bytes, tokens, token_bytes)
-    target = open_model(model, dtype=settings.compute_dtype, device=settings.device)
-    plans = _compute(target, layer_ids, selection.rows, settings, token_bytes, partial)
-    write_rows(partial / INDEX_NAME, INDEX, _index(selection.rows, plans))
+    rows = selection.rows
+    target = backend.start(rows[0] if rows else None)
+    plans = shards(rows, batches(rows, settings.tokens_per_batch, padded=backend.padded), token_bytes, settings.shard_bytes)
+    _compute(backend, tokens, rows, plans, settings, partial)
+    write_rows(partial / INDEX_NAME, INDEX, _index(rows, plans))
     write_json(partial / MANIFEST, _manifest(target, layer_ids, settings))
     close_partial(partial)
     install_folder(partial, hidden)
     write_json(stamp, _stamp(stamp.stem, selection, hidden))
 
 
-def _compute(target: Target, layer_ids: list[int], rows: list[Row], settings: ExtractSection, token_bytes: int, partial: Path) -> list[ShardPlan]:
-    """Fill every shard that is not there yet; return all of them."""
-    if packed := can_pack(target):
-        pack_attention(target)
-    if rows:
-        check_teacher(target, layer_ids, rows[0].token_ids, packed=packed)
-    plans = shards(rows, batches(rows, settings.tokens_per_batch, padded=not packed), token_bytes, settings.shard_bytes)
-    done = 0
+def _compute(backend: Backend, tokens: int, rows: list[Row], plans: list[ShardPlan], settings: ExtractSection, partial: Path) -> None:
+    """Fill every shard that is not there yet."""
+    todo = [plan for plan in plans if not is_done(partial / plan.name, plan)]
+    done = tokens - sum(plan.tokens for plan in todo)
+    batched = [(plan, batch) for plan in todo for batch in plan.batches]
+    wanted = ([rows[number] for number in batch] for _, batch in batched)
     with ShardWriter(partial, rows, settings.dtype) as writer:
-        for plan in plans:
-            if not is_done(partial / plan.name, plan):
-                for batch in plan.batches:
-                    aux, last = states(target, layer_ids, [rows[number].token_ids for number in batch], packed=packed)
-                    writer.add(batch, aux, last, plan if batch is plan.batches[-1] else None)
-            done += plan.tokens
-            print(f"extract: {done:,} of {sum(p.tokens for p in plans):,} tokens", flush=True)
-    return plans
+        for (plan, batch), (aux, last) in zip(batched, backend.states(wanted), strict=True):
+            finished = batch is plan.batches[-1]
+            writer.add(batch, aux, last, plan if finished else None)
+            if finished:
+                done += plan.tokens
+                print(f"extract: {done:,} of {tokens:,} tokens", flush=True)
 
 
 def _key(settings: ExtractSection, selection: Selection, target_sha256: str, layer_ids: list[int]) -> str:

@@ -1,0 +1,44 @@
+"""The `transformers` backend: the target runs in this process."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import transformers
+
+from pipeline.extract.backend import States
+from pipeline.extract.config import ExtractSection
+from pipeline.extract.forward import can_pack, check_teacher, pack_attention, states
+from pipeline.extract.plan import Row
+from pipeline.models import Target, open_model
+
+
+class LocalBackend:
+    """The target's own forward pass over packed rows; padded ones where its attention allows no packing."""
+
+    engine = f"transformers {transformers.__version__}"
+    padded = False
+
+    def __init__(self, settings: ExtractSection, model: Path, layer_ids: list[int]) -> None:
+        self._settings, self._model, self._layer_ids = settings, model, layer_ids
+
+    def start(self, probe: Row | None) -> Target:
+        """Load the weights.
+
+        Raises:
+            ArtifactError: no checkpoint there, or it cannot be loaded.
+            ConfigError: there is no such device.
+            InputError: the states taken are not what the head reads.
+
+        """
+        self._target = open_model(self._model, dtype=self._settings.compute_dtype, device=self._settings.device)
+        self.padded = not can_pack(self._target)
+        if not self.padded:
+            pack_attention(self._target)
+        if probe is not None:
+            check_teacher(self._target, self._layer_ids, probe.token_ids, packed=not self.padded)
+        return self._target
+
+    def states(self, batches: Iterable[list[Row]]) -> Iterator[States]:
+        """One forward pass a batch."""
+        for batch in batches:
+            yield States(*states(self._target, self._layer_ids, [row.token_ids for row in batch], packed=not self.padded))
