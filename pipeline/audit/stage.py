@@ -43,6 +43,7 @@ def run(
     findings: Path,
     report: Path,
     summary: Path,
+    sketch: Path,
     lengths: Path,
 ) -> None:
     """Audit a dataset.
@@ -58,5 +59,5 @@ def run(
     prices, tags = read_prices(generated), read_tags(generated)
     context = make_context(target, tokenizer, config.expect, config.allow, config.deny, heldout, prices, tags)
     source = Source(parquet(tokens), prompts, responses)
-    outputs = Outputs(accepted, findings, report, summary, lengths)
+    outputs = Outputs(accepted, findings, report, summary, sketch, lengths)
     write_audit(f"Audit of {accepted.parent.name}", source, context, config.audit, outputs, workers=suitable(tokens))

@@ -6,11 +6,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from pipeline.audit.batch import Batch
 from pipeline.audit.config import AuditSection, ExpectSection
 from pipeline.audit.context import Context, ProviderTags, TokenPrices, make_context
-from pipeline.audit.engine import Compared, Part, examine, facts_of
+from pipeline.audit.engine import Part, examine, sketch_of
 from pipeline.audit.heldout import Heldout
+from pipeline.audit.sketch import Sketch, in_memory
 from pipeline.audit.source import Rows, Source
 from pipeline.pools import in_order, processes_for
 from pipeline.runner import follow_parent
@@ -80,12 +83,14 @@ def _pool(context: Context, section: AuditSection, workers: int) -> ProcessPoolE
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _rebuild, (setup,))
 
 
-def compared(others: Iterable[tuple[str, Batch]], section: AuditSection) -> Iterator[Compared]:
-    """What rows of other datasets are compared by, each with the dataset's name."""
+def sketches(others: Iterable[tuple[str, Batch]], section: AuditSection) -> list[Sketch]:
+    """What rows of other datasets are compared by, each dataset with its name."""
     global _threaded
+    found: dict[str, list[pa.RecordBatch]] = {}
     for name, batch in others:
         _threaded = True
-        yield Compared(name, facts_of(batch, section), batch.table.column("id"))
+        found.setdefault(name, []).append(sketch_of(batch, section))
+    return [in_memory(name, batches) for name, batches in found.items()]
 
 
 def parts(source: Source, context: Context, section: AuditSection, workers: int) -> Iterator[Part]:
