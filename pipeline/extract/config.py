@@ -28,4 +28,4 @@ class ExtractSection(Section):
     """What happens to a longer row; either way it is counted."""
     tokens_per_batch: int = Field(ge=1)
     shard_bytes: int = Field(ge=1024)
-    """A shard is closed when it has at least so many bytes; also what a killed run may lose."""
+    """A shard has at most so many bytes, unless one batch has more, and mostly at least half; also what a killed run may lose."""
