@@ -160,6 +160,11 @@ class Batch:
         return [read_markup(self.context, self.completion[row].tolist(), cut=bool(self.cut[row])) if row in rows else none for row in range(self.size)]
 
     @cached_property
+    def calls(self) -> list[int]:
+        """Number of tool calls of each row."""
+        return [len(markup.calls) for markup in self.markup]
+
+    @cached_property
     def _spread(self) -> Hashes:
         return spread(self.completion.values)
 

@@ -13,6 +13,7 @@ from pipeline.audit.batch import Batch
 from pipeline.audit.config import AuditSection
 from pipeline.audit.context import Context
 from pipeline.audit.engine import Tally, compare, decide, gather
+from pipeline.audit.kept import KeptAudit
 from pipeline.audit.page import report
 from pipeline.audit.sketch import in_file
 from pipeline.audit.source import Source
@@ -52,15 +53,16 @@ def write_audit(
     outputs: Outputs,
     others: Iterable[tuple[str, Batch]] = (),
     workers: int = 1,
+    kept: KeptAudit | None = None,
 ) -> dict[str, Any]:
     """Audit all rows and write findings, the sketch, the accepted rows, the report and, last, the summary; return the summary.
 
-    ``others`` are batches of other datasets, each with its name, that rows may not repeat. What is written does not depend on ``workers``.
+    ``others`` are batches of other datasets, each with its name, that rows may not repeat. What is written depends neither on ``workers`` nor on ``kept``.
     """
     compared = sketches(others, section)
     with writing_table(outputs.findings, FINDINGS) as findings:
         with writing_table(outputs.sketch, SKETCH) as sketch:
-            tally = gather(parts(source, context, section, workers), findings.write_rows, sketch.write)
+            tally = gather(parts(source, context, section, workers, kept), findings.write_rows, sketch.write)
         compare(tally, [*compared, in_file("", outputs.sketch, tally.rows)], section, findings.write_rows)
     decide(tally, section)
     write_accepted(source, tally, outputs.accepted)

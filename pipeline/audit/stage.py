@@ -9,10 +9,12 @@ from pipeline.artifacts import read_model
 from pipeline.audit.config import AuditSection, ExpectSection
 from pipeline.audit.context import make_context
 from pipeline.audit.heldout import read_heldout
+from pipeline.audit.kept import KeptAudit, decides
 from pipeline.audit.outputs import Outputs, write_audit
 from pipeline.audit.prices import read_prices, read_tags
 from pipeline.audit.source import Source, parquet
 from pipeline.audit.workers import suitable
+from pipeline.reuse.kept import opened
 from pipeline.schema.target import TargetRecord
 from pipeline.section import Section
 from pipeline.specials import open_tokenizer
@@ -60,4 +62,6 @@ def run(
     context = make_context(target, tokenizer, config.expect, config.allow, config.deny, heldout, prices, tags)
     source = Source(parquet(tokens), prompts, responses)
     outputs = Outputs(accepted, findings, report, summary, sketch, lengths)
-    write_audit(f"Audit of {accepted.parent.name}", source, context, config.audit, outputs, workers=suitable(tokens))
+    with opened("audit", decides(context, config.audit, config.heldout_digest)) as kept:
+        rows = KeptAudit(kept, context) if kept.on else None
+        write_audit(f"Audit of {accepted.parent.name}", source, context, config.audit, outputs, workers=suitable(tokens), kept=rows)

@@ -163,7 +163,7 @@ def add_to_providers(providers: dict[str, Provider], batch: Batch, found: list[t
     lengths, prompts = batch.completion.lengths.tolist(), batch.prompt.lengths.tolist()
     columns = [batch.column(name) for name in ("provider", "evidence", "status", "count_delta", "billed_tokens")]
     for row, (name, evidence, status, delta, charged) in enumerate(zip(*columns, strict=True)):
-        answer, calls = batch.answers[row], len(batch.markup[row].calls)
+        answer, calls = batch.answers[row], batch.calls[row]
         billed = charged if charged is not None else answer.completion_tokens
         provider = providers.setdefault(known(providers, name or "unknown"), Provider())
         provider.rows += 1

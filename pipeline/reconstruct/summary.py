@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.answers.habits import Habits
 from pipeline.answers.rows import Row
+from pipeline.reconstruct.columns import Counted
 
 
 @dataclass(slots=True)
@@ -18,7 +19,7 @@ class Tally:
     counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """(name of the count, what is counted, ...) to number."""
 
-    def take(self, lines: int, rows: Iterable[Row]) -> None:
+    def take(self, lines: int, rows: Iterable[Row | Counted]) -> None:
         """Count the rows of so many lines."""
         self.lines += lines
         for row in rows:
