@@ -192,7 +192,7 @@ def read_lines(path: Path, opener: Callable[[Path], IO[bytes]] = open_plain) -> 
     try:
         with opener(path) as file:
             for number, line in enumerate(file, 1):
-                if line.strip():
+                if not line.isspace():
                     yield number, line
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from error

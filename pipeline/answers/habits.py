@@ -49,6 +49,10 @@ class Habits:
     """Whether `may_strip` is what rows with known ids lost at this very provider."""
 
 
+UNKNOWN = Habits()
+"""Of a provider that nothing is known of."""
+
+
 @dataclass(slots=True)
 class Seen:
     """Counts over a provider's rows; bounded, and independent of the rows' order."""

@@ -113,7 +113,7 @@ def _run(chunk: list[Line]) -> tuple[bytes, Tally]:
 
 def _work(plan: Plan, chunk: list[Line]) -> tuple[bytes, Tally]:
     with no_collector():
-        rows = [row for line in chunk for row in plan.maker.rows(plan.to_job(line), plan.habits)]
+        rows = plan.maker.rows([plan.to_job(line) for line in chunk], plan.habits)
     tally = Tally()
     tally.take(len(chunk), rows)
     return record_batch(rows).serialize().to_pybytes(), tally
