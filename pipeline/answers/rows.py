@@ -58,10 +58,14 @@ class RowMaker:
         self._renderer: PromptRenderer | None = None
 
     def rows(self, jobs: Iterable[Job], habits: Mapping[str | None, Habits]) -> list[Row]:
-        """Rows of some jobs, in order; those of a job are the same whatever others stand beside it."""
+        """Rows of some jobs, in order."""
+        return [row for rows in self.rows_by_job(jobs, habits) for row in rows]
+
+    def rows_by_job(self, jobs: Iterable[Job], habits: Mapping[str | None, Habits]) -> list[list[Row]]:
+        """Rows of each job, at least one; they are the same whatever other jobs stand beside it."""
         pairs = [(job, self._reply(job)) for job in jobs]
         ahead = self.rebuilder.encoded(answer for _, reply in pairs for answer in reply.answers)
-        return [row for job, reply in pairs for row in self._rows(job, reply, habits, ahead)]
+        return [self._rows(job, reply, habits, ahead) for job, reply in pairs]
 
     def _rows(self, job: Job, reply: Reply, habits: Mapping[str | None, Habits], ahead: Mapping[str, bytes]) -> list[Row]:
         """Rows of one job, in the order of its choices; the first has the job's id, the others `<id>#<n>`."""

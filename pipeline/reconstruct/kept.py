@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 import orjson
 import pyarrow as pa
 
-from pipeline.answers.habits import Habits, Seen
-
+from pipeline.answers.habits import UNKNOWN, Habits, Seen
 from pipeline.reuse.kept import Kept
 from pipeline.reuse.rows import Found, KeptRows
 from pipeline.schema.tokens import SCHEMA
+
+Line = tuple[int, bytes | None, bytes | None]
+"""(number, line of responses or None, line of prompts or None)."""
 
 _ROWS = SCHEMA.append(pa.field("habits", pa.binary()))
 """Rows as they are written, with a digest of the habits by which they were made."""
@@ -61,16 +63,14 @@ class KeptLines:
             whole = found.joined(marked, fresh.counts)
         return pa.RecordBatch.from_arrays(whole.columns[:-1], schema=SCHEMA)
 
-    def seen(self, lines: Sequence[Line]) -> list[dict[str | None, Seen] | None]:
-        """What each line showed of its provider, where that is kept."""
-        found = self._seen.look([self._key(b"seen", line) for line in lines])
-        return [None if place is None else _unpacked(place[0].column(0)[place[1]].as_py()) for place in found.places]
+    def seen(self, line: Line) -> dict[str | None, Seen] | None:
+        """What a line showed of its provider, where that is kept."""
+        (place,) = self._seen.look([self._key(b"seen", line)]).places
+        return None if place is None else _unpacked(place[0].column(0)[place[1]].as_py())
 
-    def add_seen(self, lines: Sequence[Line], shown: Sequence[dict[str | None, Seen]]) -> None:
-        """Keep what lines showed."""
-        if lines:
-            batch = pa.RecordBatch.from_arrays([pa.array([_packed(one) for one in shown], pa.binary())], schema=_SEEN)
-            self._seen.add([self._key(b"seen", line) for line in lines], batch, [1] * len(lines))
+    def add_seen(self, line: Line, shown: dict[str | None, Seen]) -> None:
+        """Keep what a line showed."""
+        self._seen.add([self._key(b"seen", line)], pa.RecordBatch.from_arrays([pa.array([_packed(shown)], pa.binary())], schema=_SEEN), [1])
 
     def close(self) -> None:
         """Keep what waits."""
@@ -83,7 +83,7 @@ class KeptLines:
 
     def _digest(self, provider: str | None) -> bytes:
         if provider not in self._digests:
-            self._digests[provider] = hashlib.sha256(repr(self._habits.get(provider, Habits())).encode()).digest()[:16]
+            self._digests[provider] = hashlib.sha256(repr(self._habits.get(provider, UNKNOWN)).encode()).digest()[:16]
         return self._digests[provider]
 
     def _made_so(self, batch: pa.RecordBatch, at: int, _rows: int) -> bool:

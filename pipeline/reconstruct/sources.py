@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.answers.lines import Job, file_job, load, row_job
 from pipeline.artifacts import read_lines
-from pipeline.reconstruct.work import Line
+from pipeline.reconstruct.kept import Line
 
 
 def file_lines(path: Path) -> Iterator[Line]:

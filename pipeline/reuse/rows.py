@@ -59,7 +59,7 @@ class KeptRows:
         self._decoded: OrderedDict[bytes, pa.RecordBatch] = OrderedDict()
         self._waiting: list[pa.RecordBatch] = []
         self._pieces: list[tuple[bytes, int, int]] = []
-        self._rows = 0
+        self._rows = self._bytes = 0
 
     def look(self, keys: Sequence[bytes]) -> Found:
         """Find what is kept."""
@@ -76,7 +76,8 @@ class KeptRows:
             at += count
         self._waiting.append(batch)
         self._rows = at
-        if self._rows >= _SEGMENT_ROWS or sum(part.nbytes for part in self._waiting) >= _SEGMENT_BYTES:
+        self._bytes += batch.nbytes
+        if self._rows >= _SEGMENT_ROWS or self._bytes >= _SEGMENT_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -87,7 +88,7 @@ class KeptRows:
             with pa.ipc.new_stream(sink, self._schema, options=_OPTIONS) as writer:
                 writer.write_batch(whole)
             self.kept.add(sink.getvalue().to_pybytes(), self._pieces)
-        self._waiting, self._pieces, self._rows = [], [], 0
+        self._waiting, self._pieces, self._rows, self._bytes = [], [], 0, 0
 
     def _place(self, segment: bytes, at: int, rows: int) -> tuple[pa.RecordBatch, int, int] | None:
         batch = self._batch(segment)
