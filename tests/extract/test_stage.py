@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from pipeline.artifacts import read_json, read_model, sha256_folder
 from pipeline.errors import AerieError, InputError
@@ -103,7 +104,8 @@ def test_rows_are_found_by_id_in_the_order_of_the_input_with_their_own_ids_and_p
 def test_the_manifest_names_convention_layers_and_modules_and_the_stamp_counts(build: Build, stored: HiddenStates) -> None:
     assert stored.manifest == Manifest(
         layer_ids=[2, 4, 5], layer_names=["model.layers.2", "model.layers.4", "model.layers.5"], norm_name="model.norm", num_layers=LAYERS, hidden_size=WIDTH,
-        dtype="float32", vocab_size=VOCAB, target_sha256=find_source(build.model).sha256,
+        dtype="float32", vocab_size=VOCAB, target_sha256=find_source(build.model).sha256, backend="transformers",
+        engine=f"transformers {transformers.__version__}",
     )  # fmt: skip
     stamp = read_model(build.stamps / "data.json", Stamp)
     supervised = sum(completion for _, _, completion in ROWS)
