@@ -268,6 +268,7 @@ def fingerprints(root: Path, stages: Iterable[str]) -> dict[str, dict[str, objec
     return result
 
 
+@cache
 def running_code(stage: str) -> dict[str, object]:
     """Fingerprint of a stage as this process runs it: for work that outlives a run and must not be taken up by other code."""
     return fingerprints(Path(__file__).resolve().parent.parent, [stage])[stage]

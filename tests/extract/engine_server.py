@@ -10,14 +10,16 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 
+import orjson
 import torch
 
 from pipeline.extract.forward import pack_attention, states
-from pipeline.models import open_model
+from pipeline.models import Target, open_model
 from pipeline.tensors import save_tensors
 
 Bend = Callable[[dict[str, Any]], object]
@@ -25,6 +27,13 @@ Bend = Callable[[dict[str, Any]], object]
 
 def _as_is(_document: dict[str, Any]) -> None:
     pass
+
+
+@cache
+def _open(model: Path, dtype: str) -> Target:
+    target = open_model(model, dtype=dtype, device="cpu")
+    pack_attention(target)
+    return target
 
 
 @dataclass
@@ -50,8 +59,7 @@ class EngineServer:
     """Seconds between an answer and its whole file."""
 
     def __post_init__(self) -> None:
-        self.target = open_model(self.model, dtype=self.dtype, device="cpu")
-        pack_attention(self.target)
+        self.target = _open(self.model, self.dtype)
         self.asked: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.in_flight = self.most_in_flight = 0
@@ -90,10 +98,9 @@ class EngineServer:
         """States [tokens, states, hidden] and the token that the model writes next."""
         row = torch.tensor(ids, dtype=torch.int32)
         with self._lock:
-            taken = [states(self.target, [number] * 3, [row], packed=True)[0].chunk(3, -1)[0] for number in self.layer_ids[:-1]]
-            _, last = states(self.target, self.layer_ids[:1] * 3, [row], packed=True)
+            aux, last = states(self.target, self.layer_ids[:-1], [row], packed=True)
             logits = self.target.head(self.target.norm(last[-1:]))
-        return self.bend_states(torch.stack([*taken, last], 1)), int(logits.argmax())
+        return self.bend_states(torch.cat([aux, last], 1).unflatten(1, (len(self.layer_ids), -1))), int(logits.argmax())
 
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         ids = body["prompt"] if self.kind == "vllm" else body["input_ids"]
@@ -154,4 +161,4 @@ class _Handler(BaseHTTPRequestHandler):
         document = engine.complete(body)
         engine.in_flight -= 1
         engine.bend(document)
-        self._send(200, json.dumps(document).encode())
+        self._send(200, orjson.dumps(document))

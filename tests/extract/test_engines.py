@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 from pipeline.artifacts import read_model, sha256_file
 from pipeline.errors import AerieError, EngineError
 from pipeline.extract.config import EngineSection
+from pipeline.extract.engines import server as server_module
+from pipeline.models import open_ends, open_shape
 from pipeline.schema.hidden import Manifest
 from pipeline.schema.target import TargetRecord
 from pipeline.shards import HiddenStates
@@ -20,6 +23,15 @@ from tests.tiny import LAYERS, ROWS, VOCAB, WIDTH, Build, random_rows, save_targ
 KINDS = ["vllm", "sglang"]
 ALONE: dict[str, Any] = {"tokens_per_batch": 1}
 """Each row by itself in the transformers backend too: then the same code gives the same bits."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shapes_are_made_once() -> Iterator[None]:
+    """Two seconds in ten of these tests would go into making the same model on the device `meta`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_module, "open_shape", cache(open_shape))
+        patch.setattr(server_module, "open_ends", cache(open_ends))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +75,7 @@ def test_a_servers_states_are_those_of_the_transformers_backend_bit_for_bit_and_
     ours, theirs = (read_model(folder / "manifest.json", Manifest) for folder in (local, found))
     assert theirs == ours.model_copy(update={"backend": kind, "engine": f"{kind} 9.9.9"})
     assert list(server.folder.glob("cmpl-*")) == []
-    assert server.asked[-1].get("prompt", server.asked[-1].get("input_ids")) == [*random_rows(ROWS)[5]["prompt_ids"], *random_rows(ROWS)[5]["completion_ids"]][
-        :1000
-    ] or len(server.asked) >= len(ROWS)
+    assert len(server.asked) == 4 + len(ROWS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -220,7 +230,7 @@ def test_a_file_of_another_rows_tokens_is_refused(build: Build, server: EngineSe
 def test_a_file_that_never_comes_is_asked_for_again_and_then_given_up(build: Build, server: EngineServer, tmp_path: Path) -> None:
     server.bend = lambda d: d.update(kv_transfer_params={"hidden_states_path": str(tmp_path / "nowhere.safetensors")})
     with pytest.raises(EngineError, match=r"no whole file .*it is not there; .*given up on row .* after 2 attempts"):
-        extract(build, server, tmp_path, engine={"attempts": 2, "timeout": 0.1})
+        extract(build, server, tmp_path, engine={"attempts": 2, "timeout": 1})
     assert len(server.asked) == 2
 
 

@@ -138,7 +138,7 @@ def test_equal_inputs_give_equal_bytes_and_other_batches_only_other_places(build
 @pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(build: Build, tmp_path: Path) -> None:
     rows = random_rows([(f"row-{number}", 20, 400) for number in range(80)])
-    settings = {"tokens_per_batch": 420, "shard_bytes": 60_000}
+    settings: dict[str, Any] = {"tokens_per_batch": 420, "shard_bytes": 60_000}
     whole = sha256_folder(build.extract(rows, "whole", **settings))
     partial = build.hidden("killed").with_name(".hidden.partial")
     script = (
@@ -182,7 +182,7 @@ def test_partial_work_for_anything_else_is_not_taken_up(tmp_path: Path, kimi: Ta
     for path in done.glob("shard-*"):
         (partial / path.name).write_bytes(path.read_bytes())
     (partial / "key.json").write_text('{"key": "of another build"}')
-    settings = {"layers": [1, 2, 3]} if change == "settings" else {}
+    settings: dict[str, Any] = {"layers": [1, 2, 3]} if change == "settings" else {}
     if change == "weights":
         save_target(build.model, seed=1)
     if change == "rows":

@@ -73,22 +73,25 @@ class ServerBackend:
 
     def states(self, batches: Iterable[list[Row]]) -> Iterator[States]:
         """States of each batch, in order; rows of later batches are asked for meanwhile."""
-        with asyncio.Runner() as runner:
-            gate = asyncio.Semaphore(self._engine.concurrency)
-            client = runner.run(self._client())
-            ahead: deque[list[asyncio.Task[Answer]]] = deque()
-            source = iter(batches)
-            try:
-                while True:
-                    while sum(map(len, ahead)) < 2 * self._engine.concurrency and (rows := next(source, None)) is not None:
-                        ahead.append([runner.get_loop().create_task(self._ask(client, gate, row)) for row in rows])
-                    if not ahead:
-                        return
-                    yield self._joined(runner.run(_all(ahead[0])))
-                    ahead.popleft()
-            finally:
-                runner.run(_stop([task for tasks in ahead for task in tasks]))
-                runner.run(client.__aexit__(None, None, None))
+        # a loop of our own: asyncio.Runner writes out every pending result, tensors and all, each time it looks at the signal handlers
+        loop = asyncio.new_event_loop()
+        gate = asyncio.Semaphore(self._engine.concurrency)
+        client = loop.run_until_complete(self._client())
+        ahead: deque[list[asyncio.Task[Answer]]] = deque()
+        source = iter(batches)
+        try:
+            while True:
+                while sum(map(len, ahead)) < 2 * self._engine.concurrency and (rows := next(source, None)) is not None:
+                    ahead.append([loop.create_task(self._ask(client, gate, row)) for row in rows])
+                if not ahead:
+                    return
+                yield self._joined(loop.run_until_complete(_all(ahead[0])))
+                ahead.popleft()
+        finally:
+            loop.run_until_complete(_stop([task for tasks in ahead for task in tasks]))
+            loop.run_until_complete(client.__aexit__(None, None, None))
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
 
     def _joined(self, answers: list[Answer]) -> States:
         whole = torch.cat([answer.states for answer in answers])
