@@ -64,7 +64,7 @@ def run_stage(stage: Stage, arguments: list[str]) -> None:
     if dataset is not None and dataset not in names:
         raise ConfigError(f"python -m pipeline {stage.name}: no dataset {dataset!r} in params.yaml; there are {names}")
     module = importlib.import_module(f"pipeline.{stage.name}.stage")
-    section = section_of(module.Config, {name: pick(config, path.format(d=dataset)) for name, path in stage.keys.items()})
+    section = section_of(module.Config, {name: pick(config, path.format(d=dataset)) for name, path in {**stage.keys, **stage.aside}.items()})
     module.run(section, **paths({**stage.reads, **stage.writes}, dataset, names))
 
 

@@ -7,6 +7,7 @@ AerieError                 exit code 2: bad usage or bad input
 ├── TokenizerError         a tokenizer or a special-token map that must not be used
 ├── ProviderError          the API refuses, or cannot be reached
 │   └── BudgetError        money or tokens ran out, and the config calls that a failure
+├── EngineError            a serving engine cannot be reached, or gives other hidden states than those asked for
 ├── BusyError              another process holds the store
 ├── DiskError              the disk is full, or not writable
 ├── EvaluationError        speculative decoding does not write what the target itself would
@@ -42,6 +43,10 @@ class ProviderError(AerieError):
 
 class BudgetError(ProviderError):
     """The budget is spent and the config says that this is a failure."""
+
+
+class EngineError(AerieError):
+    """A serving engine cannot be reached, is launched otherwise than needed, or answers with something else than the states asked for."""
 
 
 class BusyError(AerieError):

@@ -105,10 +105,11 @@ def _lost(error: BaseException, timeouts: Timeouts) -> Lost:
 
 
 class Client:
-    """Posts JSON bodies to one server over a pool of as many connections as may be in flight."""
+    """Posts JSON bodies to one server over a pool of as many connections as may be in flight. No answer may be longer than ``max_body`` bytes."""
 
-    def __init__(self, base_url: str, *, headers: Mapping[str, str], timeouts: Timeouts, connections: int) -> None:
+    def __init__(self, base_url: str, *, headers: Mapping[str, str], timeouts: Timeouts, connections: int, max_body: int = MAX_BODY) -> None:
         self._base = base_url
+        self._max_body = max_body
         self._timeouts = timeouts
         self._urls: dict[str, httpx.URL] = {}
         self._headers = httpx.Headers(
@@ -153,21 +154,21 @@ class Client:
             async with asyncio.timeout(self._timeouts.total):
                 response = await self._transport.handle_async_request(request)
                 try:
-                    return Reply(response.status_code, await _read(response), response.headers)
+                    return Reply(response.status_code, await _read(response, self._max_body), response.headers)
                 finally:
                     await response.aclose()
         except (httpx.HTTPError, aiohttp.ClientError, OSError, ValueError) as error:
             raise _lost(error, self._timeouts) from None
 
 
-async def _read(response: httpx.Response) -> bytes:
+async def _read(response: httpx.Response, most: int) -> bytes:
     pieces = []
     size = 0
     async for piece in response.aiter_bytes():
         pieces.append(piece)
         size += len(piece)
-        if size > MAX_BODY:
-            raise Lost("too_long", f"the answer is longer than {MAX_BODY:,} bytes", sent=True)
+        if size > most:
+            raise Lost("too_long", f"the answer is longer than {most:,} bytes", sent=True)
     return b"".join(pieces)
 
 

@@ -243,6 +243,21 @@ class Ends:
         return out
 
 
+def open_shape(source: Source) -> Target:
+    """Names and sizes of a target, without its weights (they are on the device `meta`).
+
+    Raises:
+        ArtifactError: there is no config, or transformers cannot make this model of it.
+
+    """
+    config = read_config(source)
+    try:
+        with torch.device("meta"):
+            return Target(_auto_class(config).from_config(config, trust_remote_code=source.trust_remote_code), source)
+    except (OSError, ValueError, ImportError) as error:
+        raise ArtifactError(f"{source.name}: transformers cannot load this model's config: {error}") from error
+
+
 def open_ends(folder: Path, *, dtype: torch.dtype = torch.float32) -> Ends:
     """Load only embedding, final norm and head, whatever the size of the rest.
 
@@ -253,12 +268,7 @@ def open_ends(folder: Path, *, dtype: torch.dtype = torch.float32) -> Ends:
     from transformers.utils import cached_file
 
     source = find_source(folder)
-    config = read_config(source)
-    try:
-        with torch.device("meta"):
-            shape = Target(_auto_class(config).from_config(config, trust_remote_code=source.trust_remote_code), source)
-    except (OSError, ValueError, ImportError) as error:
-        raise ArtifactError(f"{source.name}: transformers cannot load this model's config: {error}") from error
+    shape = open_shape(source)
 
     def locate(name: str) -> Path | None:
         found = cached_file(source.name, name, revision=source.revision, _raise_exceptions_for_missing_entries=False)
@@ -272,7 +282,7 @@ def open_ends(folder: Path, *, dtype: torch.dtype = torch.float32) -> Ends:
     tied = bool(getattr(shape.config, "tie_word_embeddings", False))
     embedding = _read(where, embedding_name, source).to(dtype)
     head = embedding if tied else _read(where, f"{names[id(shape.head)]}.weight", source).to(dtype)
-    return Ends(embedding, head, norm, shape.config, list(config.architectures or []), source)
+    return Ends(embedding, head, norm, shape.config, list(shape.model.config.architectures or []), source)
 
 
 def _tensor_files(source: Source, locate: Any) -> dict[str, Path]:

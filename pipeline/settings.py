@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -13,7 +13,7 @@ from pipeline.artifacts import read_bytes
 from pipeline.audit.config import AuditSection, ExpectSection
 from pipeline.errors import ConfigError
 from pipeline.evaluate.config import EvaluateSection
-from pipeline.extract.config import ExtractSection
+from pipeline.extract.config import EngineSection, ExtractSection, engine_fault
 from pipeline.generate.config import BudgetSection, ProviderSection, SamplingSection
 from pipeline.prompts.config import PromptsSection
 from pipeline.section import Section, mistake
@@ -51,8 +51,17 @@ class BuildConfig(Section):
     provider: ProviderSection
     audit: AuditSection
     extract: ExtractSection
+    engine: EngineSection | None = Field(None, validate_default=True)
+    """Set by the file under conf/extract/ that was chosen."""
     train: TrainSection
     evaluate: EvaluateSection
+
+    @field_validator("engine")
+    @classmethod
+    def _goes_with_the_backend(cls, engine: EngineSection | None, info: ValidationInfo) -> EngineSection | None:
+        if "extract" in info.data and (fault := engine_fault(info.data["extract"], engine)):
+            raise ValueError(fault)
+        return engine
 
 
 def load_yaml(path: Path) -> Any:
@@ -104,8 +113,9 @@ def _origin(loc: tuple[Any, ...], choices: dict[str, str], overrides: list[str])
             return f"{PARAMS}, override {override!r}"
     if loc and loc[0] == "datasets" and len(loc) > 1:
         return f"{CONF}/dataset/{loc[1]}.yaml"
-    if loc and loc[0] in choices:
-        return f"{CONF}/{loc[0]}/{choices[loc[0]]}.yaml"
+    group = "extract" if loc and loc[0] == "engine" else loc[0] if loc else ""
+    if group in choices:
+        return f"{CONF}/{group}/{choices[group]}.yaml"
     return f"{CONF}/config.yaml"
 
 

@@ -15,6 +15,8 @@ class Stage:
     name: str
     keys: dict[str, str] = field(default_factory=dict)
     """Field of the stage's Config to dotted path in build/config.json."""
+    aside: dict[str, str] = field(default_factory=dict)
+    """As `keys`, for what says where and how fast the work is done and never what comes out: no input, so a change of it reruns nothing."""
     reads: dict[str, str] = field(default_factory=dict)
     """Argument of `run` to path."""
     writes: dict[str, str] = field(default_factory=dict)
@@ -93,6 +95,7 @@ STAGES = (
     Stage(
         "extract",
         keys={"extract": "extract"},
+        aside={"engine": "engine"},
         reads={"accepted": "build/{d}/accepted.parquet", "verdict": "build/{d}/audit/gate.json", **TARGET, **WEIGHTS},
         writes={"hidden": "build/{d}/hidden", "stamp": "build/extracted/{d}.json"},
     ),

@@ -25,6 +25,7 @@ _NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+_TYPES = {name: dtype for dtype, name in _NAMES.items()}
 _HEADER_ALIGNMENT = 8
 
 
@@ -79,6 +80,18 @@ class TensorFile:
 
         """
         return list(self._slice(name).get_shape())
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Type of a tensor's numbers, from the header.
+
+        Raises:
+            ArtifactError: there is no such tensor, or its type is none that this program writes.
+
+        """
+        said = self._slice(name).get_dtype()
+        if said not in _TYPES:
+            raise ArtifactError(f"{self.path}: {name} is of type {said}; known are {sorted(_TYPES)}")
+        return _TYPES[said]
 
     def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
         """Rows [start, stop) of a tensor, copied.

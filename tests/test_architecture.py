@@ -63,7 +63,8 @@ def test_a_file_kept_in_git_is_a_metric_or_plot_and_never_an_out() -> None:
 def test_run_takes_exactly_what_the_table_gives(stage: Stage) -> None:
     module = importlib.import_module(f"pipeline.{stage.name}.stage")
     assert issubclass(module.Config, Section)
-    assert set(module.Config.model_fields) == set(stage.keys)
+    assert set(module.Config.model_fields) == set(stage.keys) | set(stage.aside)
+    assert not set(stage.keys) & set(stage.aside)
     parameters = inspect.signature(module.run).parameters
     keyword_only = {name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
     assert keyword_only == set(stage.reads) | set(stage.writes)

@@ -11,7 +11,7 @@ from pipeline.eagle3.config import DrafterConfig
 from pipeline.eagle3.drafter import Drafter, initialize
 from pipeline.eagle3.unroll import Pack
 from pipeline.extract import stage as extract
-from pipeline.extract.config import ExtractSection
+from pipeline.extract.config import EngineSection, ExtractSection
 from pipeline.schema.target import TargetRecord
 from pipeline.schema.tokens import SCHEMA
 from pipeline.tables import write_rows
@@ -91,11 +91,11 @@ class Build:
         """Where a dataset's states lie."""
         return self.folder / name / "hidden"
 
-    def extract(self, rows: list[dict[str, Any]], name: str = "data", **settings: Any) -> Path:
+    def extract(self, rows: list[dict[str, Any]], name: str = "data", engine: EngineSection | None = None, **settings: Any) -> Path:
         """Run the extract stage; give the folder of states."""
         accepted = self.folder / name / "accepted.parquet"
         write_rows(accepted, SCHEMA, rows)
-        config = extract.Config(extract=extract_settings(**settings))
+        config = extract.Config(extract=extract_settings(**settings), engine=engine)
         out = self.hidden(name)
         extract.run(config, accepted=accepted, verdict=self.verdict, record=self.record, model=self.model, hidden=out, stamp=self.stamps / f"{name}.json")
         return out

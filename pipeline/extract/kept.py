@@ -24,7 +24,9 @@ _ONLY_PLAN = {"max_length", "on_long", "tokens_per_batch", "shard_bytes"}
 
 def decides(settings: ExtractSection, target_sha256: str, layer_ids: list[int], engine: str) -> bytes:
     """Everything besides a batch's own ids that decides its states."""
-    return to_json([settings.model_dump(mode="json", exclude=_ONLY_PLAN), target_sha256, layer_ids, engine, _machine()])
+    return to_json(
+        [settings.model_dump(mode="json", exclude=_ONLY_PLAN), target_sha256, layer_ids, engine, _machine() if settings.backend == "transformers" else None]
+    )
 
 
 def _machine() -> list[str]:

@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.artifacts import install_folder, read_json, sha256_folder, to_json, write_json
-from pipeline.errors import InputError
+from pipeline.errors import ConfigError, InputError
 from pipeline.extract.backend import Backend
-from pipeline.extract.config import ExtractSection
+from pipeline.extract.config import EngineSection, ExtractSection
+from pipeline.extract.engines.server import ServerBackend
 from pipeline.extract.kept import KeptStates, decides
 from pipeline.extract.local import LocalBackend
 from pipeline.extract.plan import Row, Selection, ShardPlan, batches, bytes_per_token, select, shards
 from pipeline.extract.writer import ShardWriter, check_space, close_partial, is_done, open_partial
 from pipeline.models import Target, auxiliary_layers, find_source, read_config, use_threads
+from pipeline.reuse.code import code_digest
 from pipeline.reuse.index import Piece
 from pipeline.reuse.kept import link_or_copy, opened
 from pipeline.schema.hidden import INDEX, Manifest, Stamp
@@ -26,6 +28,7 @@ class Config(Section):
     """Slice of the config that this stage reads."""
 
     extract: ExtractSection
+    engine: EngineSection | None = None
 
 
 def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: Path, hidden: Path, stamp: Path) -> None:
@@ -35,6 +38,7 @@ def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: P
         InputError: rows that are not this target's.
         ConfigError: layers that this target does not have.
         DiskError: the states will not fit.
+        EngineError: the server is not there, or gives other states than asked for.
 
     """
     read_json(verdict)
@@ -48,18 +52,27 @@ def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: P
     layer_ids = auxiliary_layers(settings.layers, int(shape.num_hidden_layers))
     selection = select(accepted, read_rows(accepted, SCHEMA), settings, vocab_size)
     token_bytes = bytes_per_token(int(shape.hidden_size), settings.dtype)
-    backend: Backend = LocalBackend(settings, model, layer_ids)
+    backend = _backend(config, model, layer_ids)
     rows = selection.rows
     with opened("extract", decides(settings, source.sha256, layer_ids, backend.engine)) as kept:
-        partial = open_partial(hidden, _key(settings, selection, source.sha256, layer_ids), kept)
+        partial = open_partial(hidden, _key(settings, selection, source.sha256, layer_ids, backend.engine, code_digest("extract", kept)), kept)
         target = backend.start(rows[0] if rows else None)
-        plans = shards(rows, batches(rows, settings.tokens_per_batch, padded=backend.padded), token_bytes, settings.shard_bytes)
+        batched = batches(rows, 1 if backend.by_row else settings.tokens_per_batch, padded=backend.padded)
+        plans = shards(rows, batched, token_bytes, settings.shard_bytes)
         digests = _fill(backend, KeptStates(kept, rows, padded=backend.padded), rows, plans, settings, partial, token_bytes)
     write_rows(partial / INDEX_NAME, INDEX, _index(rows, plans))
-    write_json(partial / MANIFEST, _manifest(target, layer_ids, settings))
+    write_json(partial / MANIFEST, _manifest(target, layer_ids, settings, backend.engine))
     close_partial(partial)
     install_folder(partial, hidden)
     write_json(stamp, _stamp(stamp.stem, selection, sha256_folder(hidden, digests)))
+
+
+def _backend(config: Config, model: Path, layer_ids: list[int]) -> Backend:
+    if config.extract.backend == "transformers":
+        return LocalBackend(config.extract, model, layer_ids)
+    if config.engine is None:
+        raise ConfigError(f"extract.backend is {config.extract.backend}, and there is no section engine; run `python -m pipeline compose`")
+    return ServerBackend(config.extract, config.engine, model, layer_ids)
 
 
 def _fill(
@@ -101,9 +114,9 @@ def _fill(
     return digests
 
 
-def _key(settings: ExtractSection, selection: Selection, target_sha256: str, layer_ids: list[int]) -> str:
-    """Digest of everything that decides the shards' bytes."""
-    digest = hashlib.sha256(to_json([settings.model_dump(mode="json"), target_sha256, layer_ids]))
+def _key(settings: ExtractSection, selection: Selection, target_sha256: str, layer_ids: list[int], engine: str, code: bytes) -> str:
+    """Digest of everything that decides the shards' bytes: settings, weights, rows, and what computes them, this program's own code included."""
+    digest = hashlib.sha256(to_json([settings.model_dump(mode="json"), target_sha256, layer_ids, engine, code.hex()]))
     for row in selection.rows:
         digest.update(to_json([row.id, row.prompt_length, checksum(row.token_ids)]))
     return digest.hexdigest()
@@ -130,7 +143,7 @@ def _index(rows: list[Row], plans: list[ShardPlan]) -> list[dict[str, Any]]:
     ]
 
 
-def _manifest(target: Target, layer_ids: list[int], settings: ExtractSection) -> Manifest:
+def _manifest(target: Target, layer_ids: list[int], settings: ExtractSection, engine: str) -> Manifest:
     return Manifest(
         layer_ids=layer_ids,
         layer_names=[target.norm_name if number == target.num_layers else target.layer_names[number] for number in layer_ids],
@@ -140,6 +153,8 @@ def _manifest(target: Target, layer_ids: list[int], settings: ExtractSection) ->
         dtype=settings.dtype,
         vocab_size=target.vocab_size,
         target_sha256=target.source.sha256,
+        backend=settings.backend,
+        engine=engine,
     )
 
 

@@ -13,7 +13,6 @@ from typing import Protocol
 import orjson
 
 from pipeline.artifacts import read_bytes, to_json
-from pipeline.errors import AerieError
 from pipeline.fingerprint import PACKAGE, fingerprints
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,19 +41,19 @@ def digest(*parts: bytes) -> bytes:
     return whole.digest()
 
 
-def code_digest(stage: str, notes: Notes) -> bytes | None:
-    """Digest of a stage's code, of its libraries' versions and of Python's; None where the code has no fingerprint.
+def code_digest(stage: str, notes: Notes) -> bytes:
+    """Digest of a stage's code, of its libraries' versions and of Python's.
 
     Walking the syntax takes half a second, so the answer is noted under the digest of the sources.
+
+    Raises:
+        AerieError: the code has no fingerprint.
+
     """
     sources = _sources()
     key = digest(b"code", stage.encode(), sources)
     if (known := notes.note(key)) is None:
-        try:
-            found = fingerprints(ROOT, [stage])[stage]
-        except AerieError:
-            return None
-        known = to_json(found)
+        known = to_json(fingerprints(ROOT, [stage])[stage])
         notes.set_note(key, known)
     return digest(known, _installed(known), repr(sys.version_info[:3]).encode())
 

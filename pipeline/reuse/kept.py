@@ -214,17 +214,15 @@ def opened(kind: str, *decides: bytes) -> Iterator[Kept]:
     """Give what is kept for a stage; ``decides`` is what besides a row's own content and the stage's code decides its result.
 
     Raises:
-        ConfigError: AERIE_REUSE is no size.
+        ConfigError: AERIE_REUSE is no size, or the stage's code has no fingerprint.
 
     """
     limit = most_bytes()
     home = shared_folder() if limit else None
     kept = Kept(kind, None if home is None else home / FOLDER, limit)
     try:
-        code = code_digest(kind, kept) if kept.on else None
-        if kept.on and code is None:
-            kept = Kept(kind, None, 0)
-        kept.salt = digest(kind.encode(), code or b"", *decides)
+        if kept.on:
+            kept.salt = digest(kind.encode(), code_digest(kind, kept), *decides)
         yield kept
     finally:
         kept.close()

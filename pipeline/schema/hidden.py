@@ -13,6 +13,7 @@ from pydantic import Field
 from pipeline.section import Section
 from pipeline.tables import versioned
 
+BackendName = Literal["transformers", "vllm", "sglang"]
 StoredDtype = Literal["bfloat16", "float16", "float32", "float8_e4m3fn"]
 
 INDEX = versioned(
@@ -49,6 +50,10 @@ class Manifest(Section):
     vocab_size: int
     target_sha256: str
     """Digest of the weights' folder, or of the model's name and revision: states of different targets never mix."""
+    backend: BackendName = "transformers"
+    """Who computed the states; the rest of the artifact does not depend on it."""
+    engine: str | None = None
+    """Name and version of the library or server that did, as it reports itself."""
 
 
 class Stamp(Section):

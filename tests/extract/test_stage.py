@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from pipeline.artifacts import read_json, read_model, sha256_folder
 from pipeline.errors import AerieError, InputError
@@ -103,7 +104,8 @@ def test_rows_are_found_by_id_in_the_order_of_the_input_with_their_own_ids_and_p
 def test_the_manifest_names_convention_layers_and_modules_and_the_stamp_counts(build: Build, stored: HiddenStates) -> None:
     assert stored.manifest == Manifest(
         layer_ids=[2, 4, 5], layer_names=["model.layers.2", "model.layers.4", "model.layers.5"], norm_name="model.norm", num_layers=LAYERS, hidden_size=WIDTH,
-        dtype="float32", vocab_size=VOCAB, target_sha256=find_source(build.model).sha256,
+        dtype="float32", vocab_size=VOCAB, target_sha256=find_source(build.model).sha256, backend="transformers",
+        engine=f"transformers {transformers.__version__}",
     )  # fmt: skip
     stamp = read_model(build.stamps / "data.json", Stamp)
     supervised = sum(completion for _, _, completion in ROWS)
@@ -136,7 +138,7 @@ def test_equal_inputs_give_equal_bytes_and_other_batches_only_other_places(build
 @pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(build: Build, tmp_path: Path) -> None:
     rows = random_rows([(f"row-{number}", 20, 400) for number in range(80)])
-    settings = {"tokens_per_batch": 420, "shard_bytes": 60_000}
+    settings: dict[str, Any] = {"tokens_per_batch": 420, "shard_bytes": 60_000}
     whole = sha256_folder(build.extract(rows, "whole", **settings))
     partial = build.hidden("killed").with_name(".hidden.partial")
     script = (
@@ -180,7 +182,7 @@ def test_partial_work_for_anything_else_is_not_taken_up(tmp_path: Path, kimi: Ta
     for path in done.glob("shard-*"):
         (partial / path.name).write_bytes(path.read_bytes())
     (partial / "key.json").write_text('{"key": "of another build"}')
-    settings = {"layers": [1, 2, 3]} if change == "settings" else {}
+    settings: dict[str, Any] = {"layers": [1, 2, 3]} if change == "settings" else {}
     if change == "weights":
         save_target(build.model, seed=1)
     if change == "rows":

@@ -1,0 +1,77 @@
+"""SGLang: `/generate` with `return_hidden_states`, on a server that captures auxiliary layers (docs/extract-servers.md has the sources).
+
+States come as JSON numbers in `meta_info.hidden_states`: one list for the prompt, [tokens, states * hidden]. SGLang counts layers by their
+output, one less than we do. It hands out either auxiliary states or the normed last state, so the last state must be captured as one more layer.
+"""
+
+import uuid
+from typing import Any
+
+import numpy as np
+import orjson
+import torch
+
+from pipeline.errors import EngineError
+from pipeline.extract.config import EngineSection
+from pipeline.extract.engines.dialect import Answer, Get, Served, Wanted, launched_for
+from pipeline.extract.plan import Row
+
+
+class Sglang:
+    """Speaks SGLang's own interface with token ids in."""
+
+    def __init__(self, settings: EngineSection, wanted: Wanted) -> None:
+        self._settings, self._wanted = settings, wanted
+
+    async def identify(self, get: Get) -> Served:
+        """Version, model, and the settings that decide which states come back."""
+        url = self._settings.url
+        try:
+            info = orjson.loads(await get("/server_info") or await get("/get_server_info") or b"")
+            model = orjson.loads(await get("/model_info") or await get("/get_model_info") or b"")
+            names = (str(model["model_path"]), str(model.get("served_model_name") or model["model_path"]))
+            engine = f"sglang {info['version']}"
+            cards = orjson.loads(await get("/v1/models") or b'{"data": [{}]}')["data"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise EngineError(f"{url}: /server_info and /model_info are not SGLang's ({error!r}): is this an SGLang server?") from error
+        if not info.get("disable_radix_cache"):
+            raise EngineError(f"{url}: prefix caching is on: launch SGLang with --disable-radix-cache (docs/extract-servers.md)")
+        if not info.get("enable_return_aux_hidden_states"):
+            raise EngineError(
+                f"{url}: {engine} was launched without --enable-return-aux-hidden-states, so it gives no auxiliary layers (docs/extract-servers.md)"
+            )
+        said = info.get("return_aux_hidden_state_layer_ids") or ["none named"]
+        launched_for(self._wanted, said, [number - 1 for number in self._wanted.layer_ids], url)
+        return Served(engine, names, cards[0].get("max_model_len") if cards else None, caching=False)
+
+    def request(self, row: Row) -> tuple[str, dict[str, Any]]:
+        """Token ids, one greedy token, and a name space of its own in the prefix cache, should there be one."""
+        body = {
+            "input_ids": row.token_ids.tolist(),
+            "sampling_params": {"temperature": 0, "max_new_tokens": 1},
+            "return_hidden_states": True,
+            "return_prompt_token_ids": True,
+            "extra_key": uuid.uuid4().hex,
+        }
+        return "/generate", body
+
+    async def answer(self, row: Row, document: Any) -> Answer:
+        """Numbers as JSON writes them are exact for any type of at most 32 bits; that they are of the type wanted is checked by rounding."""
+        at = f"{self._settings.url}: row {row.id!r}"
+        try:
+            prompt_ids, next_id, about = document["prompt_token_ids"], document["output_ids"][0], document["meta_info"]
+            prefill = about["hidden_states"][0]
+        except (KeyError, IndexError, TypeError) as error:
+            raise EngineError(
+                f"{at}: the answer lacks {error}: it needs prompt_token_ids, output_ids and meta_info.hidden_states: this SGLang is too old, or was launched without "
+                "--return-hidden-states-mode full (docs/extract-servers.md)"
+            ) from error
+        try:
+            numbers = torch.from_numpy(np.array(prefill, dtype=np.float32))
+        except (ValueError, TypeError) as error:
+            raise EngineError(f"{at}: meta_info.hidden_states is no table of numbers: {error}") from error
+        if numbers.dim() == 2 and numbers.shape[1] % self._wanted.hidden_size == 0:
+            numbers = numbers.unflatten(1, (-1, self._wanted.hidden_size))
+        narrow = numbers.to(self._wanted.dtype)
+        same = torch.equal(torch.nan_to_num(narrow.float()), torch.nan_to_num(numbers))
+        return Answer((("the answer", prompt_ids),), narrow if same else numbers, int(next_id), about.get("cached_tokens"))

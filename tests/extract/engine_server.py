@@ -1,0 +1,164 @@
+"""A server on loopback that gives a tiny model's states as vLLM or SGLang does: their paths, their fields, their files and locks.
+
+What it says and does can be bent in each way that a real one goes wrong.
+"""
+
+import fcntl
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+import orjson
+import torch
+
+from pipeline.extract.forward import pack_attention, states
+from pipeline.models import Target, open_model
+from pipeline.tensors import save_tensors
+
+Bend = Callable[[dict[str, Any]], object]
+
+
+def _as_is(_document: dict[str, Any]) -> None:
+    pass
+
+
+@cache
+def _open(model: Path, dtype: str) -> Target:
+    target = open_model(model, dtype=dtype, device="cpu")
+    pack_attention(target)
+    return target
+
+
+@dataclass
+class EngineServer:
+    """Serves one model. ``layer_ids`` by input convention, the last being the number of layers."""
+
+    kind: str
+    model: Path
+    layer_ids: list[int]
+    folder: Path
+    dtype: str = "float32"
+    version: str = "9.9.9"
+    says: dict[str, bytes] = field(default_factory=dict)
+    """Documents given in place of its own, by path; empty: 404."""
+    bend: Bend = _as_is
+    """Changes an answer before it is sent."""
+    bend_states: Callable[[torch.Tensor], torch.Tensor] = lambda states: states
+    """Changes [tokens, states, hidden] before it is handed over."""
+    bend_file: Callable[[dict[str, torch.Tensor]], object] = _as_is
+    status: Callable[[int], int] = lambda nth: 200
+    """HTTP status by the number of the request; 0 drops the connection."""
+    slow: float = 0.0
+    """Seconds between an answer and its whole file."""
+
+    def __post_init__(self) -> None:
+        self.target = _open(self.model, self.dtype)
+        self.asked: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.in_flight = self.most_in_flight = 0
+        self.pace = 0.0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        handler = type("Handler", (_Handler,), {"engine": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def documents(self) -> dict[str, bytes]:
+        models = {"data": [{"id": "served", "root": str(self.model), "max_model_len": 500}]}
+        if self.kind == "vllm":
+            caching = b'vllm:cache_config_info{block_size="16",enable_prefix_caching="False",engine="0"} 1.0\n'
+            own: dict[str, Any] = {"/version": {"version": self.version}, "/v1/models": models, "/metrics": caching}
+        else:
+            info = {
+                "version": self.version, "disable_radix_cache": True, "enable_return_aux_hidden_states": True,
+                "return_aux_hidden_state_layer_ids": [number - 1 for number in self.layer_ids],
+            }  # fmt: skip
+            own = {"/server_info": info, "/model_info": {"model_path": str(self.model), "served_model_name": "served"}, "/v1/models": models}
+        return {**{path: body if isinstance(body, bytes) else json.dumps(body).encode() for path, body in own.items()}, **self.says}
+
+    def compute(self, ids: list[int]) -> tuple[torch.Tensor, int]:
+        """States [tokens, states, hidden] and the token that the model writes next."""
+        row = torch.tensor(ids, dtype=torch.int32)
+        with self._lock:
+            aux, last = states(self.target, self.layer_ids[:-1], [row], packed=True)
+            logits = self.target.head(self.target.norm(last[-1:]))
+        return self.bend_states(torch.cat([aux, last], 1).unflatten(1, (len(self.layer_ids), -1))), int(logits.argmax())
+
+    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        ids = body["prompt"] if self.kind == "vllm" else body["input_ids"]
+        found, token = self.compute(ids)
+        if self.kind == "sglang":
+            about = {"prompt_tokens": len(ids), "cached_tokens": 0, "hidden_states": [found.flatten(1).float().tolist()]}
+            return {"text": "", "output_ids": [token], "prompt_token_ids": ids, "meta_info": about}
+        path = self.folder / f"cmpl-{uuid.uuid4().hex}.safetensors"
+        tensors = {"hidden_states": found, "token_ids": torch.tensor(ids)}
+        self.bend_file(tensors)
+        lock = open(f"{path}.lock", "w")  # noqa: SIM115 - held by the thread that writes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        threading.Thread(target=self._write, args=(path, tensors, lock), daemon=True).start()
+        choice = {"index": 0, "text": "", "finish_reason": "length", "prompt_token_ids": ids, "token_ids": [token]}
+        usage = {"prompt_tokens": len(ids), "completion_tokens": 1}
+        return {"id": path.stem, "choices": [choice], "usage": usage, "kv_transfer_params": {"hidden_states_path": str(path)}}
+
+    def _write(self, path: Path, tensors: dict[str, torch.Tensor], lock: Any) -> None:
+        if self.slow:
+            path.write_bytes(b"half")
+            time.sleep(self.slow)
+        save_tensors(path, tensors)
+        lock.close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    engine: EngineServer
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def _send(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        body = self.engine.documents().get(self.path, b"")
+        self._send(200 if body else 404, body)
+
+    def do_POST(self) -> None:
+        engine = self.engine
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        engine.headers.append({name.lower(): value for name, value in self.headers.items()})
+        engine.asked.append(body)
+        status = engine.status(len(engine.asked))
+        if status == 0:
+            self.close_connection = True
+            return
+        if status != 200:
+            self._send(status, b'{"error": "as told"}')
+            return
+        engine.in_flight += 1
+        engine.most_in_flight = max(engine.most_in_flight, engine.in_flight)
+        time.sleep(engine.pace)
+        document = engine.complete(body)
+        engine.in_flight -= 1
+        engine.bend(document)
+        self._send(200, orjson.dumps(document))
