@@ -103,7 +103,7 @@ def read_batches(path: Path, schema: pa.Schema, rows: int = BATCH_ROWS) -> Itera
     """
     file = open_table(path, schema)
     try:
-        yield from file.iter_batches(batch_size=rows, columns=schema.names)
+        yield from file.iter_batches(batch_size=rows, columns=schema.names, use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: damaged Parquet file: {error}") from error
 
@@ -129,7 +129,7 @@ def read_columns(path: Path, columns: list[str], rows: int = BATCH_ROWS) -> Iter
 
     """
     try:
-        yield from pq.ParquetFile(path).iter_batches(batch_size=rows, columns=columns)
+        yield from pq.ParquetFile(path).iter_batches(batch_size=rows, columns=columns, use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: damaged Parquet file: {error}") from error
 
@@ -142,7 +142,7 @@ def writing_table(path: Path, schema: pa.Schema) -> Iterator["TableWriter"]:
         DiskError: as `artifacts.writing`.
 
     """
-    with writing(path) as file, pq.ParquetWriter(file, schema, compression="zstd", write_statistics=True) as writer:
+    with writing(path) as file, pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=False) as writer:
         table = TableWriter(writer, schema)
         yield table
         table.flush(0)
