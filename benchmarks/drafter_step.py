@@ -33,7 +33,7 @@ def make(length: int, hidden: int, vocab: int) -> tuple[Drafter, Pack, torch.Ten
     head = torch.randn(vocab, hidden) / hidden**0.5
     initialize(drafter, head, 0)
     mask = torch.arange(length) > 0
-    return drafter, Pack(torch.randint(vocab, (length,)), torch.randn(length, 3 * hidden), torch.randn(length, hidden), mask, (length,)), head
+    return drafter, Pack(torch.randint(vocab, (length,)), torch.randn(length, 3 * hidden), torch.randn(length, hidden), mask.float(), (length,)), head
 
 
 def unroll_dense(drafter: Drafter, aux: torch.Tensor, plan: Plan) -> Iterator[torch.Tensor]:
@@ -63,7 +63,7 @@ def chunked(drafter: Drafter, pack: Pack, head: torch.Tensor, steps: int, run: U
     teacher = Teacher(pack.last[plan.teacher_rows], head)
     total = torch.zeros(())
     for supervised, hidden in zip(plan.supervised, run(drafter, pack.aux, plan), strict=True):
-        total = total + head_loss(drafter.norm(hidden[supervised.queries]), drafter.lm_head.weight, teacher, supervised.teacher, "kl").loss
+        total = total + head_loss(drafter.norm(hidden[supervised.queries]), drafter.lm_head.weight, teacher, supervised.teacher, supervised.weights, "kl").loss
     return total
 
 

@@ -106,7 +106,7 @@ class HeadLoss(NamedTuple):
     """Sums over rows."""
 
     loss: torch.Tensor
-    """Scalar, differentiable."""
+    """Scalar, weighted, differentiable."""
     correct: torch.Tensor
     """Rows whose likeliest draft token is the teacher's likeliest on the draft vocabulary; int64 scalar."""
 
@@ -116,7 +116,7 @@ class _HeadLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, head: torch.Tensor, teacher: Teacher, positions: torch.Tensor, kind: LossKind
+        ctx: Any, hidden: torch.Tensor, head: torch.Tensor, teacher: Teacher, positions: torch.Tensor, weights: torch.Tensor, kind: LossKind
     ) -> tuple[torch.Tensor, torch.Tensor]:
         total, correct = hidden.new_zeros((), dtype=torch.float32), positions.new_zeros(())
         dhidden, dhead = torch.zeros_like(hidden), torch.zeros_like(head, dtype=torch.float32)
@@ -127,8 +127,9 @@ class _HeadLoss(torch.autograd.Function):
             logits = (part @ cast.T).float()
             correct += (logits.argmax(-1) == wanted.likeliest).sum()
             loss, slope = losses_and_slopes(kind, logits, wanted, None if teacher.full is None else teacher.full[at])
-            total += loss.sum()
-            slope = slope.to(hidden.dtype)
+            scale = weights[start : start + CHUNK]
+            total += loss @ scale
+            slope = slope.mul_(scale[:, None]).to(hidden.dtype)
             dhidden[start : start + CHUNK] = slope @ cast
             dhead += slope.T @ part
         ctx.save_for_backward(dhidden, dhead.to(head.dtype))
@@ -138,18 +139,19 @@ class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         dhidden, dhead = ctx.saved_tensors
-        return dhidden * grads[0].to(dhidden.dtype), dhead * grads[0].to(dhead.dtype), None, None, None
+        return dhidden * grads[0].to(dhidden.dtype), dhead * grads[0].to(dhead.dtype), None, None, None, None
 
 
-def head_loss(hidden: torch.Tensor, head: torch.Tensor, teacher: Teacher, positions: torch.Tensor, kind: LossKind) -> HeadLoss:
-    """Sum of the loss over rows. With no row: a zero that has gradients (zeros), so that a batch without supervision neither hangs nor breaks.
+def head_loss(hidden: torch.Tensor, head: torch.Tensor, teacher: Teacher, positions: torch.Tensor, weights: torch.Tensor, kind: LossKind) -> HeadLoss:
+    """Weighted sum of the loss over rows. With no row: a zero that has gradients (zeros), so that a batch without supervision neither hangs nor breaks.
 
     Args:
         hidden: [rows, hidden], the drafter's normed output.
         head: [draft_vocab, hidden].
         teacher: the target's side.
         positions: int64 [rows]: each row's position in ``teacher``.
+        weights: float32 [rows].
         kind: which loss.
 
     """
-    return HeadLoss(*_HeadLoss.apply(hidden, head, teacher, positions, kind))  # type: ignore[no-untyped-call]
+    return HeadLoss(*_HeadLoss.apply(hidden, head, teacher, positions, weights, kind))  # type: ignore[no-untyped-call]

@@ -2,7 +2,8 @@
 
 At step j, row t (a token's place in its conversation) reads the fused state at t, or from step 1 on its own output of the step
 before; embeds token t+1+j; and predicts token t+2+j, which the target predicts from its state at t+1+j. So ids, teacher and loss mask
-shift together, by one more at each step, and never across the end of a conversation.
+shift together, by one more at each step, and never across the end of a conversation. A token's weight goes with the mask: it weighs
+the prediction made when the token is read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,17 +23,23 @@ class Pack:
     token_ids: torch.Tensor
     aux: torch.Tensor
     last: torch.Tensor
-    loss_mask: torch.Tensor
+    weights: torch.Tensor
+    """Float32 [tokens]: what a token counts in the loss; 0 where it is not supervised."""
     lengths: tuple[int, ...]
 
+    @property
+    def loss_mask(self) -> torch.Tensor:
+        """Bool [tokens]: which tokens are supervised."""
+        return self.weights > 0
 
-def pack_rows(rows: Sequence[HiddenRow]) -> Pack:
-    """Lay conversations end to end, on the CPU, states in float32 unless stored narrower."""
+
+def pack_rows(rows: Sequence[HiddenRow], weights: Sequence[torch.Tensor]) -> Pack:
+    """Lay conversations end to end, on the CPU, states in float32 unless stored narrower; ``weights`` are float32 [length] of each."""
     return Pack(
         torch.cat([row.token_ids for row in rows]),
         torch.cat([row.aux for row in rows]),
         torch.cat([row.last for row in rows]),
-        torch.cat([row.loss_mask for row in rows]),
+        torch.cat(list(weights)),
         tuple(len(row.token_ids) for row in rows),
     )
 
@@ -45,11 +52,13 @@ class Supervision:
     """int64 [n]: number of the query."""
     teacher: torch.Tensor
     """int64 [n]: number among the plan's teacher rows."""
+    weights: torch.Tensor
+    """Float32 [n]: of the token that the query embeds, above 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pack's geometry: depends on lengths and loss mask only."""
+    """A pack's geometry: depends on lengths and weights only."""
 
     inputs: torch.Tensor
     """int64 [rows]: places in the pack that have a next token; the step-0 keys."""
@@ -73,7 +82,8 @@ def plan_unroll(pack: Pack, steps: int, *, every_row: bool = False) -> Plan:
     start, end = starts.repeat_interleave(lengths), (starts + lengths).repeat_interleave(lengths)
     place = torch.arange(len(start))
     inputs = place[place + 1 < end]
-    supervised_at = [_supervised(inputs, end, pack.loss_mask, step) for step in range(steps)]
+    loss_mask = pack.loss_mask
+    supervised_at = [_supervised(inputs, end, loss_mask, step) for step in range(steps)]
     wanted = torch.stack(supervised_at).any(0)
     queries = torch.arange(len(inputs)) if every_row else wanted.nonzero().flatten()
     if not len(queries):
@@ -81,7 +91,7 @@ def plan_unroll(pack: Pack, steps: int, *, every_row: bool = False) -> Plan:
     first = torch.searchsorted(inputs, start[inputs][queries])
     at = inputs[queries]
     later = [pack.token_ids[torch.minimum(at + 1 + step, end[at] - 1)] for step in range(1, steps)]
-    teacher_rows = (pack.loss_mask & (place > start)).nonzero().flatten()
+    teacher_rows = (loss_mask & (place > start)).nonzero().flatten()
     return Plan(
         inputs=inputs,
         queries=queries,
@@ -89,7 +99,7 @@ def plan_unroll(pack: Pack, steps: int, *, every_row: bool = False) -> Plan:
         next_ids=[pack.token_ids[inputs + 1], *later],
         blocks=plan_blocks(first, queries, block_size(pack.lengths)),
         teacher_rows=teacher_rows,
-        supervised=[_supervision(flags[queries], at + 1 + step, teacher_rows) for step, flags in enumerate(supervised_at)],
+        supervised=[_supervision(flags[queries], at + 1 + step, teacher_rows, pack.weights) for step, flags in enumerate(supervised_at)],
     )
 
 
@@ -100,9 +110,10 @@ def _supervised(inputs: torch.Tensor, end: torch.Tensor, loss_mask: torch.Tensor
     return inside & loss_mask[embedded.clamp(max=len(loss_mask) - 1)]
 
 
-def _supervision(flags: torch.Tensor, embedded: torch.Tensor, teacher_rows: torch.Tensor) -> Supervision:
+def _supervision(flags: torch.Tensor, embedded: torch.Tensor, teacher_rows: torch.Tensor, weights: torch.Tensor) -> Supervision:
     queries = flags.nonzero().flatten()
-    return Supervision(queries, torch.searchsorted(teacher_rows, embedded[queries]))
+    places = embedded[queries]
+    return Supervision(queries, torch.searchsorted(teacher_rows, places), weights[places])
 
 
 def plan_to(plan: Plan, device: torch.device) -> Plan:
@@ -114,7 +125,7 @@ def plan_to(plan: Plan, device: torch.device) -> Plan:
         [ids.to(device) for ids in plan.next_ids],
         to_device(plan.blocks, device),
         plan.teacher_rows.to(device),
-        [Supervision(s.queries.to(device), s.teacher.to(device)) for s in plan.supervised],
+        [Supervision(s.queries.to(device), s.teacher.to(device), s.weights.to(device)) for s in plan.supervised],
     )
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from pipeline.eagle3.drafter import Drafter
 from pipeline.eagle3.losses import Teacher, head_loss
-from pipeline.eagle3.unroll import Pack, Plan, pack_rows, plan_to, plan_unroll, unroll
+from pipeline.eagle3.unroll import Pack, Plan, plan_to, plan_unroll, unroll
 from pipeline.models import Ends
 from pipeline.train.config import TrainSection
 from pipeline.train.data import Corpus, RowRef, packs_of_epoch
@@ -69,7 +69,9 @@ class Learner:
         losses, correct = [], []
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=settings.dtype == "bfloat16"):
             for supervised, hidden in zip(plan.supervised, unroll(drafter, pack.aux.to(device), plan), strict=True):
-                part = head_loss(drafter.norm(hidden[supervised.queries]), drafter.lm_head.weight, teacher, supervised.teacher, settings.loss)
+                part = head_loss(
+                    drafter.norm(hidden[supervised.queries]), drafter.lm_head.weight, teacher, supervised.teacher, supervised.weights, settings.loss
+                )
                 losses.append(part.loss + hidden.sum() * 0)  # so that a pack without supervision still has gradients: zeros
                 correct.append(part.correct)
         return torch.stack(losses), torch.stack(correct)
@@ -79,9 +81,10 @@ class Learner:
         settings = self.settings
         device = self.drafter.fc.weight.device
         plans = [plan_to(plan_unroll(pack, settings.ttt_steps), device) for pack in packs]
-        counted = torch.tensor([[len(s.queries) for s in plan.supervised] for plan in plans] or [[0] * settings.ttt_steps], device=device).sum(0)
-        counts = group.total(counted).clamp(min=1)
-        weights = settings.step_decay ** torch.arange(settings.ttt_steps, device=device) / counts
+        sizes = [[[len(s.queries), float(s.weights.sum())] for s in plan.supervised] for plan in plans] or [[[0, 0.0]] * settings.ttt_steps]
+        counts, weighed = group.total(torch.tensor(sizes, dtype=torch.float64, device=device).sum(0)).T
+        counts, weighed = counts.clamp(min=1), torch.where(weighed > 0, weighed, 1)
+        weights = settings.step_decay ** torch.arange(settings.ttt_steps, device=device) / weighed
         sums = torch.zeros(2, settings.ttt_steps, device=device, dtype=torch.float64)
         self.optimizer.zero_grad(set_to_none=True)
         for pack, plan in zip(packs, plans, strict=True):
@@ -113,7 +116,7 @@ def prefetched(items: Sequence[Item], load: Callable[[Item], Any]) -> Iterator[A
 
 def load_packs(corpus: Corpus, packs: Sequence[Sequence[RowRef]]) -> list[Pack]:
     """Read the packs of one step."""
-    return [pack_rows(corpus.read(refs)) for refs in packs]
+    return [corpus.packed(refs) for refs in packs]
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ def loss_sums(drafter: Drafter, pack: Pack, steps: int = STEPS) -> tuple[torch.T
     head = torch.randn(VOCAB, WIDTH, generator=torch.Generator().manual_seed(9))
     teacher = Teacher(pack.last[plan.teacher_rows], head[drafter.used])
     sums = [
-        head_loss(drafter.norm(hidden[s.queries]), drafter.lm_head.weight, teacher, s.teacher, "kl").loss + hidden.sum() * 0
+        head_loss(drafter.norm(hidden[s.queries]), drafter.lm_head.weight, teacher, s.teacher, s.weights, "kl").loss + hidden.sum() * 0
         for s, hidden in zip(plan.supervised, unroll(drafter, pack.aux, plan), strict=True)
     ]
     return torch.stack(sums), [len(s.queries) for s in plan.supervised]
@@ -51,7 +51,7 @@ def test_the_position_before_the_answer_gets_a_gradient_from_the_first_step() ->
     row = plan.inputs[plan.queries].tolist().index(5)  # the last prompt token
     assert row in plan.supervised[0].queries.tolist()
     teacher = Teacher(pack.last[plan.teacher_rows], torch.randn(50, WIDTH))
-    loss = head_loss(drafter.norm(hidden[[row]]), drafter.lm_head.weight, teacher, plan.supervised[0].teacher[:1], "kl").loss
+    loss = head_loss(drafter.norm(hidden[[row]]), drafter.lm_head.weight, teacher, plan.supervised[0].teacher[:1], torch.ones(1), "kl").loss
     (grad,) = torch.autograd.grad(loss, aux)
     assert grad[5].abs().max() > 0
 
@@ -70,7 +70,7 @@ def test_nothing_of_one_conversation_reaches_another_in_its_pack() -> None:
     """verl-SpeCo 18: attention or labels across documents make training look better than serving."""
     drafter, pack = random_drafter(), random_pack([(4, 9), (3, 8), (5, 5)])
     plan = plan_unroll(pack, STEPS, every_row=True)
-    changed = Pack(pack.token_ids.clone(), pack.aux.clone(), pack.last, pack.loss_mask, pack.lengths)
+    changed = Pack(pack.token_ids.clone(), pack.aux.clone(), pack.last, pack.weights, pack.lengths)
     changed.token_ids[:13] = (changed.token_ids[:13] + 1) % VOCAB
     changed.aux[:13] += 1
     changed.token_ids[24:] = (changed.token_ids[24:] + 1) % VOCAB
@@ -89,7 +89,7 @@ def test_appended_tokens_without_supervision_do_not_change_the_loss() -> None:
         torch.cat([pack.token_ids, noise.token_ids]),
         torch.cat([pack.aux, noise.aux]),
         torch.cat([pack.last, noise.last]),
-        torch.cat([pack.loss_mask, torch.zeros(6, dtype=torch.bool)]),
+        torch.cat([pack.weights, torch.zeros(6)]),
         (19,),
     )
     short, counts = loss_sums(drafter, pack)
