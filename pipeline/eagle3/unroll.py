@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn.functional import linear
 
 from pipeline.eagle3.attention import Block, block_size, causal_diagonal, plan_blocks, to_device
-from pipeline.eagle3.drafter import Drafter
+from pipeline.eagle3.drafter import Drafter, rotate
 from pipeline.shards import HiddenRow
 
 
@@ -66,8 +67,10 @@ class Plan:
     """int64 [queries]: numbers in ``inputs`` of the rows that some step supervises; no other output is ever needed."""
     positions: torch.Tensor
     """int64 [rows]: place in the own conversation."""
-    next_ids: list[torch.Tensor]
-    """Step j's tokens to embed: at step 0 [rows], later [queries]."""
+    next_ids: torch.Tensor
+    """int64 [rows]: the token after each, which it embeds at step 0."""
+    embedded: list[torch.Tensor]
+    """int64 [queries], one a step: numbers of the rows whose token step j embeds; past a conversation's end its last one, and no step supervises that."""
     blocks: list[Block]
     teacher_rows: torch.Tensor
     """int64 [n]: places in the pack whose next token is supervised."""
@@ -90,13 +93,14 @@ def plan_unroll(pack: Pack, steps: int, *, every_row: bool = False) -> Plan:
         queries = torch.arange(min(1, len(inputs)))
     first = torch.searchsorted(inputs, start[inputs][queries])
     at = inputs[queries]
-    later = [pack.token_ids[torch.minimum(at + 1 + step, end[at] - 1)] for step in range(1, steps)]
+    last = torch.searchsorted(inputs, end[at] - 2)
     teacher_rows = (loss_mask & (place > start)).nonzero().flatten()
     return Plan(
         inputs=inputs,
         queries=queries,
         positions=inputs - start[inputs],
-        next_ids=[pack.token_ids[inputs + 1], *later],
+        next_ids=pack.token_ids[inputs + 1],
+        embedded=[torch.minimum(queries + step, last) for step in range(steps)],
         blocks=plan_blocks(first, queries, block_size(pack.lengths)),
         teacher_rows=teacher_rows,
         supervised=[_supervision(flags[queries], at + 1 + step, teacher_rows, pack.weights) for step, flags in enumerate(supervised_at)],
@@ -122,7 +126,8 @@ def plan_to(plan: Plan, device: torch.device) -> Plan:
         plan.inputs.to(device),
         plan.queries.to(device),
         plan.positions.to(device),
-        [ids.to(device) for ids in plan.next_ids],
+        plan.next_ids.to(device),
+        [rows.to(device) for rows in plan.embedded],
         to_device(plan.blocks, device),
         plan.teacher_rows.to(device),
         [Supervision(s.queries.to(device), s.teacher.to(device), s.weights.to(device)) for s in plan.supervised],
@@ -130,22 +135,39 @@ def plan_to(plan: Plan, device: torch.device) -> Plan:
 
 
 def unroll(drafter: Drafter, aux: torch.Tensor, plan: Plan) -> Iterator[torch.Tensor]:
-    """Give each step's layer output [queries, hidden]; aux is the pack's [tokens, 3 * hidden]."""
-    layer = drafter.midlayer
-    hidden = drafter.fuse(aux[plan.inputs])[None]
-    mixed = layer.mix(drafter.embed(plan.next_ids[0])[None], hidden)
-    angles = drafter.angles(plan.positions[None])
-    keys, values = (part[0] for part in layer.keys_values(mixed, angles))
-    hidden, mixed = hidden[:, plan.queries], mixed[:, plan.queries]
+    """Give each step's layer output [queries, hidden]; aux is the pack's [tokens, 3 * hidden].
+
+    What the projections make of an embedding depends on the token alone, and neighbouring steps embed the same tokens: so it is computed
+    once a row, and a step adds what they make of its hidden state.
+    """
+    layer, attention = drafter.midlayer, drafter.midlayer.self_attn
+    by_embedding, by_hidden = attention.joint()
+    wide = attention.q_proj.out_features
+    embedded = linear(layer.input_layernorm(drafter.embed(plan.next_ids)), by_embedding)
+
+    hidden = drafter.fuse(aux[plan.inputs])
+    keys, values = _heads(embedded[:, wide:] + linear(layer.hidden_norm(hidden), by_hidden[wide:]), attention.head_dim).chunk(2)
+    keys = _rotated(drafter, keys, plan.positions)
+    hidden, positions = hidden.index_select(0, plan.queries), plan.positions[plan.queries]
     diagonals: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for step in range(len(plan.next_ids)):
+    for step, rows in enumerate(plan.embedded):
+        needed = slice(None) if step else slice(wide)  # the first step's keys and values are there already
+        projected = _heads(embedded[:, needed].index_select(0, rows) + linear(layer.hidden_norm(hidden), by_hidden[needed]), attention.head_dim)
+        queries, own = projected.tensor_split([attention.q_proj.out_features // attention.head_dim])
+        queries = _rotated(drafter, queries, positions + step)
         if step:
-            mixed = layer.mix(drafter.embed(plan.next_ids[step])[None], hidden)
-        angles = drafter.angles(plan.positions[plan.queries][None] + step)
-        queries = layer.queries(mixed, angles)[0]
-        if step:
-            key, value = layer.keys_values(mixed, angles)
-            diagonals.append((key[0], value[0]))
+            key, value = own.chunk(2)
+            diagonals.append((_rotated(drafter, key, positions + step), value))
         attended = causal_diagonal(queries, keys, values, diagonals, plan.blocks, drafter.scale)
-        hidden = layer.finish(hidden, attended[None])
-        yield hidden[0]
+        hidden = layer.finish(hidden[None], attended[None])[0]
+        yield hidden
+
+
+def _heads(projected: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """[rows, heads * head_dim] to [heads, rows, head_dim]."""
+    return projected.unflatten(-1, (-1, head_dim)).transpose(0, 1)
+
+
+def _rotated(drafter: Drafter, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of [heads, rows, head_dim]."""
+    return rotate(heads[None], drafter.angles(positions[None]))[0]

@@ -47,7 +47,7 @@ def test_agreement_counts_rows_with_the_same_likeliest_draft_token() -> None:
     hidden, head, teacher, target_head = draw()
     rows = target_head[:DRAFT]
     expected = ((hidden @ head.T).argmax(-1) == (teacher @ rows.T).argmax(-1)).sum()
-    assert head_loss(hidden, head, Teacher(teacher, rows), torch.arange(ROWS), torch.ones(ROWS), "kl").correct == expected
+    assert head_loss(hidden, head, Teacher(teacher, rows), torch.arange(ROWS), torch.ones(ROWS), "kl").agrees.sum() == expected
 
 
 def test_slices_of_the_vocabulary_give_the_whole_vocabularys_choice_and_sum(monkeypatch: pytest.MonkeyPatch) -> None:
