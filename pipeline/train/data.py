@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from pipeline.artifacts import read_model
+from pipeline.eagle3.unroll import Pack, pack_rows
 from pipeline.errors import ArtifactError, InputError
 from pipeline.schema.hidden import Manifest, Stamp
 from pipeline.shards import HiddenRow, HiddenStates
@@ -37,6 +38,14 @@ class Corpus:
     def read(self, refs: Sequence[RowRef]) -> list[HiddenRow]:
         """Read rows from the shards."""
         return [self.states[ref.dataset][ref.number] for ref in refs]
+
+    def weights(self, ref: RowRef) -> torch.Tensor:
+        """What each token of a row counts in the loss: float32 [length], 0 where the target did not write it."""
+        return (torch.arange(ref.length) >= ref.prompt_length).float()
+
+    def packed(self, refs: Sequence[RowRef]) -> Pack:
+        """Read rows and lay them end to end."""
+        return pack_rows(self.read(refs), [self.weights(ref) for ref in refs])
 
 
 def open_corpus(stamps: Path, hidden: dict[str, Path], names: list[str], target_sha256: str, heldout: float) -> Corpus:
@@ -102,7 +111,7 @@ def count_supervised(corpus: Corpus) -> torch.Tensor:
     """How often each token is supervised in the training rows: int64 [vocab]."""
     counts = torch.zeros(corpus.manifest.vocab_size, dtype=torch.int64)
     for ref in corpus.training:
-        written = corpus.states[ref.dataset].token_ids(ref.number)[ref.prompt_length :]
+        written = corpus.states[ref.dataset].token_ids(ref.number)[corpus.weights(ref) > 0]
         counts += torch.bincount(written, minlength=len(counts))
     return counts
 

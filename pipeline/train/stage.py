@@ -15,7 +15,6 @@ from pipeline.eagle3.choices import Choices
 from pipeline.eagle3.config import DrafterConfig
 from pipeline.eagle3.drafter import Drafter, initialize
 from pipeline.eagle3.estimate import Judged, estimate
-from pipeline.eagle3.unroll import pack_rows
 from pipeline.eagle3.vocabulary import choose_vocabulary
 from pipeline.errors import ArtifactError, ConfigError
 from pipeline.models import Ends, open_ends, usable_device, use_threads
@@ -131,7 +130,7 @@ def judge(corpus: Corpus, ends: Ends, settings: TrainSection) -> list[Judged]:
     judged = []
     choose = Choices(ends.head)
     for refs in pack(corpus.heldout, settings.tokens_per_batch):
-        laid = pack_rows(corpus.read(refs))
+        laid = corpus.packed(refs)
         choices = torch.zeros(len(laid.token_ids), dtype=torch.int64)
         hidden = ends.teacher_hidden(laid.last[laid.loss_mask].to(ends.head.device, ends.head.dtype))
         choices[laid.loss_mask] = choose.of(hidden).cpu()
