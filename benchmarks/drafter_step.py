@@ -50,7 +50,9 @@ def make(length: int, prompt: int, hidden: int, vocab: int, steps: int) -> tuple
         algorithm="eagle3", draft_vocab_size=vocab, ttt_steps=steps, step_decay=DECAY, epochs=1, tokens_per_batch=length, lr=1e-4, warmup=0, clip=0.5
     )
     weights = (torch.arange(length) >= prompt).float()
-    return Learner(drafter, ends, settings), Pack(torch.randint(vocab, (length,)), torch.randn(length, 3 * hidden), torch.randn(length, hidden), weights, (length,))
+    return Learner(drafter, ends, settings), Pack(
+        torch.randint(vocab, (length,)), torch.randn(length, 3 * hidden), torch.randn(length, hidden), weights, (length,)
+    )
 
 
 def unroll_dense(drafter: Drafter, aux: torch.Tensor, plan: Plan) -> Iterator[torch.Tensor]:
@@ -129,7 +131,13 @@ def measure(a: argparse.Namespace) -> dict[str, Any]:
         busy.append(time.process_time() - cpu)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     best = min(wall[1:])
-    found = {"loss": losses[0], "seconds": round(best, 3), "cpu_seconds": round(min(busy[1:]), 3), "tokens_per_s": round(a.length / best), "peak_mib": peak // 1024}
+    found = {
+        "loss": losses[0],
+        "seconds": round(best, 3),
+        "cpu_seconds": round(min(busy[1:]), 3),
+        "tokens_per_s": round(a.length / best),
+        "peak_mib": peak // 1024,
+    }
     if a.profile:
         with torch.profiler.profile() as recorded:
             step()

@@ -17,6 +17,7 @@ from pipeline.eagle3.drafter import Drafter, initialize
 from pipeline.eagle3.estimate import Judged, estimate
 from pipeline.eagle3.vocabulary import choose_vocabulary
 from pipeline.errors import ArtifactError, ConfigError
+from pipeline.lossmask import weights_of
 from pipeline.models import Ends, open_ends, usable_device, use_threads
 from pipeline.schema.target import TargetRecord
 from pipeline.section import Section
@@ -48,7 +49,7 @@ def run(config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, 
     use_threads(settings.threads)
     torch.use_deterministic_algorithms(True, warn_only=settings.device != "cpu")
     ends = open_ends(model)
-    corpus = open_corpus(stamps, hidden, config.names, ends.source.sha256, settings.heldout)
+    corpus = open_corpus(stamps, hidden, config.names, ends.source.sha256, settings.heldout, weights_of(settings.loss_mask))
     if (width := ends.embedding.shape[1]) != corpus.manifest.hidden_size:
         raise ArtifactError(
             f"{model}: hidden size {width}; the hidden states have {corpus.manifest.hidden_size}: they are of another target, run `dvc repro extract`"
