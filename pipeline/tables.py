@@ -5,14 +5,14 @@ Apart from `artifacts` so that stages without tables start without pyarrow.
 
 import contextlib
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.artifacts import writing
+from pipeline.artifacts import open_gzip, open_plain, writing
 from pipeline.errors import ArtifactError, InputError
 
 BATCH_ROWS = 2048
@@ -192,6 +192,11 @@ def read_any(path: Path) -> Iterator[dict[str, Any]]:
                 yield from batch.to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: not a whole Parquet file: {error}") from error
+
+
+def opener_of(path: Path) -> Callable[[Path], IO[bytes]]:
+    """How to open a file of lines, by its name: `.gz`, `.zst`, or as it is."""
+    return {".gz": open_gzip, ".zst": open_zstd}.get(path.suffix, open_plain)
 
 
 def open_zstd(path: Path) -> IO[bytes]:

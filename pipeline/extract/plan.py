@@ -35,6 +35,8 @@ class Row:
     token_ids: torch.Tensor
     """int32 [length]."""
     prompt_length: int
+    segments: list[dict[str, Any]]
+    """As in accepted.parquet; only handed on."""
 
     @cached_property
     def checksum(self) -> str:
@@ -71,7 +73,7 @@ def select(source: Path, table: Iterable[dict[str, Any]], config: ExtractSection
             raise InputError(
                 f"{source}: row {name!r}: token {place} is {int(ids[place])}; the target's vocabulary has {vocab_size} ids: these rows are another target's"
             )
-        _take(selection, Row(name, ids, len(raw["prompt_ids"])), config)
+        _take(selection, Row(name, ids, len(raw["prompt_ids"]), raw["segments"]), config)
     return selection
 
 
@@ -85,7 +87,7 @@ def _take(selection: Selection, row: Row, config: ExtractSection) -> None:
         selection.left_out["no_supervised_tokens"] += 1
         return
     selection.cut += long
-    selection.rows.append(Row(row.id, kept, row.prompt_length))
+    selection.rows.append(Row(row.id, kept, row.prompt_length, row.segments))
 
 
 def bytes_per_token(hidden_size: int, dtype: StoredDtype) -> int:

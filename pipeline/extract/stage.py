@@ -138,6 +138,7 @@ def _index(rows: list[Row], plans: list[ShardPlan]) -> list[dict[str, Any]]:
             "length": len(row.token_ids),
             "prompt_length": row.prompt_length,
             "checksum": checksum(row.token_ids),
+            "segments": row.segments,
         }
         for number, row in enumerate(rows)
     ]

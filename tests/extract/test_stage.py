@@ -16,6 +16,7 @@ import transformers
 from pipeline.artifacts import read_json, read_model, sha256_folder
 from pipeline.errors import AerieError, InputError
 from pipeline.extract.forward import can_pack, check_teacher, pack_attention, states
+from pipeline.lossmask import weights_of
 from pipeline.models import Target, capturing, find_source, open_model
 from pipeline.schema.hidden import Manifest, Stamp
 from pipeline.schema.target import TargetRecord
@@ -97,7 +98,7 @@ def test_rows_are_found_by_id_in_the_order_of_the_input_with_their_own_ids_and_p
         row = stored[stored.by_id[raw["id"]]]
         assert row.token_ids.tolist() == raw["prompt_ids"] + raw["completion_ids"]
         assert row.prompt_length == len(raw["prompt_ids"])
-        assert row.loss_mask.sum() == len(raw["completion_ids"])
+        assert stored.loss_weights(number, weights_of("completion+tools")).tolist() == [0] * len(raw["prompt_ids"]) + [1] * len(raw["completion_ids"])
         assert stored.token_ids(number).tolist() == row.token_ids.tolist()
 
 
