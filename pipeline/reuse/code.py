@@ -53,7 +53,7 @@ def code_digest(stage: str, notes: Notes) -> bytes:
     sources = _sources()
     key = digest(b"code", stage.encode(), sources)
     if (known := notes.note(key)) is None:
-        known = to_json(fingerprints(ROOT, [stage])[stage])
+        known = _fingerprint(stage, sources)
         notes.set_note(key, known)
     return digest(known, _installed(known), repr(sys.version_info[:3]).encode())
 
@@ -65,6 +65,12 @@ def _sources() -> bytes:
     lock = ROOT / "requirements.lock"
     parts = [part for path in [*files, *([lock] if lock.is_file() else [])] for part in (str(path.relative_to(ROOT)).encode(), read_bytes(path))]
     return digest(b"sources", *parts)
+
+
+@cache
+def _fingerprint(stage: str, _sources: bytes) -> bytes:
+    """The walk itself, once a process where nothing is noted."""
+    return to_json(fingerprints(ROOT, [stage])[stage])
 
 
 @cache

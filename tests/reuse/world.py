@@ -78,7 +78,7 @@ class World:
             "dtype": "float32",
         }
         self.count = 0
-        self.rows = [self.new_row() for _ in range(self.rng.randrange(6, 16))]
+        self.rows = [self.new_row() for _ in range(self.rng.randrange(4, 9))]
 
     def text(self, most: int = 12) -> str:
         """Some words, sometimes with white space at the end, sometimes none."""
@@ -118,7 +118,7 @@ class World:
 
     def ids(self, row: dict[str, Any]) -> tuple[list[int], list[int]]:
         """A small target's ids of a row: the bytes of its text."""
-        return list(row["question"].encode()) or [0], list(json.dumps(row["answer"]).encode()[40:140]) or [0]
+        return list(row["question"].encode()) or [0], list(json.dumps(row["answer"]).encode()[40:90]) or [0]
 
     def edit(self) -> str:
         """Change something; return what."""
@@ -173,7 +173,7 @@ class World:
             audit.run(settings, **files, generated=at / "generate.json", tokens=at / "tokens.parquet", record=record, **writes)
         except InputError:  # a line that is no JSON: the audit stops there, with what is kept and without
             writes = {}
-        states = extract.Config(extract=extract_settings(tokens_per_batch=said["tokens"], shard_bytes=200_000, dtype=said["dtype"]))
+        states = extract.Config(extract=extract_settings(tokens_per_batch=said["tokens"], shard_bytes=100_000, dtype=said["dtype"]))
         paths = {"accepted": at / "rows.parquet", "verdict": at / "reconstruct.json", "record": small / "fingerprint.json", "model": small / "model"}
         extract.run(states, **paths, hidden=at / "hidden", stamp=at / "stamp.json")
         whole = [at / "tokens.parquet", at / "reconstruct.json", at / "stamp.json", *writes.values(), *sorted((at / "hidden").iterdir())]
@@ -182,7 +182,7 @@ class World:
 
 SETTINGS: list[tuple[str, Any]] = [
     ("send_tools", True), ("send_tools", False), ("max_rate", 0.0), ("max_rate", 0.05), ("reasoning", "optional"), ("reasoning", "required"), ("allow", ["P"]),
-    ("allow", []), ("admit", ["count_mismatch", "count_missing"]), ("admit", []), ("tokens", 64), ("tokens", 200), ("dtype", "bfloat16"), ("dtype", "float32"),
+    ("allow", []), ("admit", ["count_mismatch", "count_missing"]), ("admit", []), ("tokens", 150), ("tokens", 400), ("dtype", "bfloat16"), ("dtype", "float32"),
 ]  # fmt: skip
 
 
