@@ -44,21 +44,22 @@ class Teacher:
 
     @torch.no_grad()
     def _judge(self, hidden: torch.Tensor) -> Judgement:
-        parts = [_judgement((rows @ self.head_rows.T).float()) for rows in hidden.split(CHUNK)]
-        return Judgement(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+        count = len(hidden)
+        chances = hidden.new_empty(count, len(self.head_rows), dtype=torch.float32)
+        minus_entropy, total, likeliest = chances.new_empty(count), chances.new_empty(count), chances.new_empty(count, dtype=torch.int64)
+        for start in range(0, count, CHUNK):
+            at = slice(start, start + CHUNK)
+            logits = (hidden[at] @ self.head_rows.T).float()
+            likeliest[at] = logits.argmax(-1)
+            total[at] = _to_chances(chances[at].copy_(logits))
+            minus_entropy[at] = _dot(chances[at], logits) - total[at]
+        return Judgement(chances, minus_entropy, total, likeliest)
 
     def at(self, positions: torch.Tensor) -> Judgement:
         """Distributions at some of the positions."""
         if self._cached is None:
             return self._judge(self.hidden[positions])
         return Judgement(*(column.index_select(0, positions) for column in self._cached))
-
-
-def _judgement(logits: torch.Tensor) -> Judgement:
-    likeliest = logits.argmax(-1)
-    wholes = logits.clone()
-    total = _to_chances(wholes)
-    return Judgement(wholes, _dot(wholes, logits) - total, total, likeliest)
 
 
 def _to_chances(logits: torch.Tensor) -> torch.Tensor:
