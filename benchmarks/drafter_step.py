@@ -29,7 +29,6 @@ from pipeline.eagle3.unroll import Pack, Plan, plan_unroll
 from pipeline.models import Ends, Source
 from pipeline.train.config import TrainSection
 from pipeline.train.loop import Learner
-from pipeline.train.processes import Processes
 
 VARIANTS = ["ours", "dense", "dense-attention"]
 DECAY = 0.8
@@ -50,7 +49,9 @@ def make(length: int, prompt: int, hidden: int, vocab: int, steps: int) -> tuple
         algorithm="eagle3", draft_vocab_size=vocab, ttt_steps=steps, step_decay=DECAY, epochs=1, tokens_per_batch=length, lr=1e-4, warmup=0, clip=0.5
     )
     weights = (torch.arange(length) >= prompt).float()
-    return Learner(drafter, ends, settings), Pack(torch.randint(vocab, (length,)), torch.randn(length, 3 * hidden), torch.randn(length, hidden), weights, (length,))
+    return Learner(drafter, ends, settings), Pack(
+        torch.randint(vocab, (length,)), torch.randn(length, 3 * hidden), torch.randn(length, hidden), weights, (length,)
+    )
 
 
 def unroll_dense(drafter: Drafter, aux: torch.Tensor, plan: Plan) -> Iterator[torch.Tensor]:
@@ -101,7 +102,7 @@ def dense(learner: Learner, pack: Pack) -> torch.Tensor:
 def stepper(learner: Learner, pack: Pack, variant: str) -> Callable[[], float]:
     """One whole training step of a variant; gives the loss."""
     if variant == "ours":
-        return lambda: learner.step([pack], 1e-4, Processes()).loss
+        return lambda: learner.step([pack], 1e-4).loss
     plainly = {"dense": dense, "dense-attention": dense_attention}[variant]
 
     def step() -> float:
@@ -129,7 +130,13 @@ def measure(a: argparse.Namespace) -> dict[str, Any]:
         busy.append(time.process_time() - cpu)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     best = min(wall[1:])
-    found = {"loss": losses[0], "seconds": round(best, 3), "cpu_seconds": round(min(busy[1:]), 3), "tokens_per_s": round(a.length / best), "peak_mib": peak // 1024}
+    found = {
+        "loss": losses[0],
+        "seconds": round(best, 3),
+        "cpu_seconds": round(min(busy[1:]), 3),
+        "tokens_per_s": round(a.length / best),
+        "peak_mib": peak // 1024,
+    }
     if a.profile:
         with torch.profiler.profile() as recorded:
             step()

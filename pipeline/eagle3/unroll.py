@@ -170,4 +170,5 @@ def _heads(projected: torch.Tensor, head_dim: int) -> torch.Tensor:
 
 def _rotated(drafter: Drafter, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """Rotary embedding of [heads, rows, head_dim]."""
-    return rotate(heads[None], drafter.angles(positions[None]))[0]
+    rotated: torch.Tensor = rotate(heads[None], drafter.angles(positions[None]))[0]
+    return rotated
