@@ -45,13 +45,18 @@ class Progress:
         save_tensors(self._folder / _STATE, tensors, {"state": to_json(facts).decode()})
 
     def restore(self, learner: Learner) -> bool:
-        """Take up a saved run of the same data, weights, settings and code; tell whether there was one. All processes come here together."""
+        """Take up a saved run of the same data, weights, settings and code; tell whether there was one. All processes come here together.
+
+        Raises:
+            ArtifactError: not every process sees the same one.
+
+        """
         path = self._folder / _STATE
-        if not path.is_file():
+        facts = orjson.loads(TensorFile(path).metadata["state"]) if path.is_file() else {}
+        usable = facts.get("key") == self._key  # what is not is replaced by the first save
+        learner.group.agree(facts["step"] if usable else 0, learner.device)
+        if not usable:
             return False
-        facts = orjson.loads(TensorFile(path).metadata["state"])
-        if facts["key"] != self._key:
-            return False  # the first save replaces it
         tensors = load_tensors(path)
         with torch.no_grad():
             for name, held in learner.drafter.state_dict().items():
