@@ -20,6 +20,7 @@ from pipeline.tensors import load_tensors
 from pipeline.train import stage
 from pipeline.train.data import RowRef, open_corpus, pack, packs_of_epoch
 from pipeline.train.loop import Learner, learning_rate, load_packs, schedule
+from pipeline.train.processes import Processes
 from pipeline.train.resume import Progress
 from tests.conftest import ROOT
 from tests.tiny import Build, random_rows, save_target, train_settings
@@ -117,6 +118,35 @@ def test_a_saved_run_of_other_settings_is_not_taken_up(build: Build, tmp_path: P
     progress.step = 2
     progress.save(learner)
     assert sha256_folder(train(build, tmp_path / "x") / "checkpoint") == sha256_folder(train(build, tmp_path / "y") / "checkpoint")
+
+
+def test_a_saved_run_of_other_code_is_not_taken_up(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, corpus = learner_of(build)
+    before = stage._key(learner.settings, corpus)
+    monkeypatch.setattr(stage, "running_code", lambda name: {"code": f"another {name}", "libraries": {}})
+    assert stage._key(learner.settings, corpus) != before
+
+
+def test_processes_that_would_go_on_from_different_steps_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that does not see the first process's files would begin anew, and wait forever."""
+    monkeypatch.setattr(Processes, "total", lambda _self, _steps: torch.tensor([40, 0]))
+    with pytest.raises(ArtifactError, match=r"different steps, \[40, 0\] by rank: build/drafter must lie on storage that all machines share"):
+        Processes(0, 2).agree(40, torch.device("cpu"))
+
+
+def test_the_loss_is_a_weighted_mean(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights all alike change nothing; a row of weight 2 counts as two of it."""
+    learner, corpus = learner_of(build)
+    (first, second) = schedule(corpus, learner.settings)[0][0][0][:2]
+    plain = learner.step([corpus.packed([first, second])], 0.0)
+    twice = learner.step([corpus.packed([first, second, first])], 0.0)
+    once = type(corpus).weights
+    monkeypatch.setattr(type(corpus), "weights", lambda self, ref: once(self, ref) * 0.5)
+    assert learner.step([corpus.packed([first, second])], 0.0).loss == pytest.approx(plain.loss, rel=1e-5)
+    monkeypatch.setattr(type(corpus), "weights", lambda self, ref: once(self, ref) * (2 if ref == first else 1))
+    weighed = learner.step([corpus.packed([first, second])], 0.0)
+    assert weighed.loss == pytest.approx(twice.loss, rel=1e-5)
+    assert weighed.grad_norm == pytest.approx(twice.grad_norm, rel=1e-4)
 
 
 _TWO = """
