@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -65,7 +65,7 @@ class Learner:
 
     def teacher(self, pack: Pack, plan: Plan) -> Teacher:
         """The target's distributions where the pack is supervised."""
-        last = pack.last.to(self.head_rows.device)[plan.teacher_rows].to(self.head_rows.dtype)
+        last = pack.last.to(self.head_rows.device, non_blocking=True)[plan.teacher_rows].to(self.head_rows.dtype)
         return Teacher(self.ends.teacher_hidden(last), self.head_rows, self.full_head)
 
     def pack_loss(self, pack: Pack, plan: Plan, step_weights: torch.Tensor) -> PackLoss:
@@ -80,7 +80,7 @@ class Learner:
         settings, group, device = self.settings, self.group, self.device
         if self.sharded and not packs:  # gathering weights and summing gradients takes every process
             packs = [nothing(self.drafter.config.hidden_size)]
-        plans = [plan_to(plan_unroll(pack, settings.ttt_steps), device) for pack in packs]
+        plans = [plan_unroll(pack, settings.ttt_steps) for pack in packs]
         sizes = [[[len(s.queries), float(s.weights.sum())] for s in plan.supervised] for plan in plans] or [[[0, 0.0]] * settings.ttt_steps]
         counts, weighed = group.total(torch.tensor(sizes, dtype=torch.float64, device=device).sum(0)).T
         counts, weighed = counts.clamp(min=1), torch.where(weighed > 0, weighed, 1)
@@ -89,7 +89,7 @@ class Learner:
         self.optimizer.zero_grad(set_to_none=True)
         for number, (pack, plan) in enumerate(zip(packs, plans, strict=True), 1):
             hold_back(self.objective, last=number == len(packs))
-            found = self.pack_loss(pack, plan, weights)
+            found = self.pack_loss(pack, plan_to(plan, device), weights)
             (found.loss * group.count if self.sharded else found.loss).backward()  # sharded gradients are averaged over processes
             total += found.loss.detach()
             correct += found.correct
@@ -121,9 +121,10 @@ def nothing(width: int) -> Pack:
     return Pack(torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3 * width), torch.zeros(2, width), torch.zeros(2), (2,))
 
 
-def load_packs(corpus: Corpus, packs: Sequence[Sequence[RowRef]]) -> list[Pack]:
-    """Read the packs of one step."""
-    return [corpus.packed(refs) for refs in packs]
+def load_packs(corpus: Corpus, packs: Sequence[Sequence[RowRef]], *, pinned: bool = False) -> list[Pack]:
+    """Read the packs of one step; ``pinned``, so that a GPU copies them while it computes."""
+    loaded = [corpus.packed(refs) for refs in packs]
+    return [replace(pack, aux=pack.aux.pin_memory(), last=pack.last.pin_memory()) for pack in loaded] if pinned else loaded
 
 
 @dataclass(slots=True)

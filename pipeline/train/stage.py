@@ -102,7 +102,7 @@ def _train(learner: Learner, corpus: Corpus, progress: Progress, log: Path) -> N
     for number, epoch in enumerate(epochs, 1):
         todo = epoch[max(0, progress.step - begin) :]
         begin += len(epoch)
-        for packs in prefetched(todo, lambda packs: load_packs(corpus, packs[group.rank :: group.count])):
+        for packs in prefetched(todo, lambda packs: load_packs(corpus, packs[group.rank :: group.count], pinned=learner.device.type == "cuda")):
             rate = learning_rate(progress.step, steps, settings.lr, settings.warmup)
             result = learner.step(packs, rate)
             if not math.isfinite(result.loss):
