@@ -1,10 +1,13 @@
 """The drafter's benchmarks measure what they say: the plain baseline is the same step, and the GPU script runs where there is no GPU."""
 
+import re
+
 import pytest
 import torch
 
 from benchmarks import drafter_gpu
 from benchmarks.drafter_step import VARIANTS, make, stepper
+from tests.conftest import ROOT
 
 
 def test_the_plain_step_and_ours_take_the_same_loss_and_end_with_the_same_weights() -> None:
@@ -12,7 +15,7 @@ def test_the_plain_step_and_ours_take_the_same_loss_and_end_with_the_same_weight
     for variant in VARIANTS:
         learner, pack = make(length=40, prompt=5, hidden=64, vocab=90, steps=4)
         losses = [stepper(learner, pack, variant)() for _ in range(2)]
-        ended[variant] = torch.tensor(losses), learner.drafter.state_dict()
+        ended[variant] = torch.tensor(losses), dict(learner.drafter.named_parameters())
     losses, weights = ended["ours"]
     for variant in VARIANTS[1:]:
         torch.testing.assert_close(ended[variant][0], losses, atol=1e-5, rtol=1e-5)
@@ -30,3 +33,10 @@ def test_without_a_gpu_the_full_size_is_refused_in_one_line_and_the_small_one_ru
     assert 0 < found["extraction"]["share_by_wall"] < 10
     assert found["training"]["tokens_per_step"] == 64
     assert 0 < found["training"]["loss"] < 10
+
+
+def test_every_test_that_the_guide_names_exists() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/drafter.md").read_text()))
+    defined = {name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)}
+    assert len(named) >= 15
+    assert not named - defined
