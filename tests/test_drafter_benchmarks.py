@@ -1,4 +1,4 @@
-"""The drafter's benchmarks measure what they say: the plain baseline is the same step, and the GPU script runs where there is no GPU."""
+"""The drafter's benchmarks measure what they say, run where there is no GPU, and its guide names tests that exist."""
 
 import re
 
