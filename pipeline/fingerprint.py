@@ -41,11 +41,20 @@ OPTIONAL = frozenset({"datasets"})
 
 @dataclass(frozen=True, eq=False)
 class Module:
-    """One module of the package: its file and its tree; what it imports and the digest of its syntax are worked out once."""
+    """One module of the package. It is read when its syntax is first asked for; what follows from it is worked out once."""
 
     name: str
     path: Path
-    tree: ast.Module
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Syntax of the module.
+
+        Raises:
+            ConfigError: it is not Python.
+
+        """
+        return _parse(self.path, read_bytes(self.path))
 
     @cached_property
     def digest(self) -> str:
@@ -131,15 +140,15 @@ def modules(root: Path) -> dict[str, Module]:
     for path in sorted((root / PACKAGE).rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = _module(name, path, read_bytes(path))
+        found[name] = Module(name, path)
     return found
 
 
 @cache
-def _module(name: str, path: Path, source: bytes) -> Module:
+def _parse(path: Path, source: bytes) -> ast.Module:
     """Parse a module; the same source is parsed once a process."""
     try:
-        return Module(name, path, ast.parse(source, str(path)))
+        return ast.parse(source, str(path))
     except SyntaxError as error:
         raise ConfigError(f"{path}:{error.lineno}: not Python: {error.msg}") from error
 
@@ -257,3 +266,9 @@ def fingerprints(root: Path, stages: Iterable[str]) -> dict[str, dict[str, objec
         code = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
         result[stage] = {"code": code, "libraries": libraries(reached, pins)}
     return result
+
+
+@cache
+def running_code(stage: str) -> dict[str, object]:
+    """Fingerprint of a stage as this process runs it: for work that outlives a run and must not be taken up by other code."""
+    return fingerprints(Path(__file__).resolve().parent.parent, [stage])[stage]
