@@ -29,7 +29,6 @@ from pipeline.eagle3.unroll import Pack, Plan, plan_unroll
 from pipeline.models import Ends, Source
 from pipeline.train.config import TrainSection
 from pipeline.train.loop import Learner
-from pipeline.train.processes import Processes
 
 VARIANTS = ["ours", "dense", "dense-attention"]
 DECAY = 0.8
@@ -103,7 +102,7 @@ def dense(learner: Learner, pack: Pack) -> torch.Tensor:
 def stepper(learner: Learner, pack: Pack, variant: str) -> Callable[[], float]:
     """One whole training step of a variant; gives the loss."""
     if variant == "ours":
-        return lambda: learner.step([pack], 1e-4, Processes()).loss
+        return lambda: learner.step([pack], 1e-4).loss
     plainly = {"dense": dense, "dense-attention": dense_attention}[variant]
 
     def step() -> float:

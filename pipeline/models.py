@@ -46,10 +46,16 @@ def find_source(folder: Path) -> Source:
 
     Raises:
         ArtifactError: it is neither.
+        ConfigError: it names a hub model without a revision.
 
     """
     if (pointer := folder / "target.json").is_file():
         named = read_json(pointer)
+        if named.get("revision") is None and not Path(named["model"]).is_dir():
+            raise ConfigError(
+                f"target.model is {named['model']!r}, no local folder, so a hub model, and target.revision is null: what the hub gives would change; "
+                "set target.revision to the commit that is meant, or target.model to a folder"
+            )
         digest = hashlib.sha256(to_json([named["model"], named.get("revision")])).hexdigest()
         return Source(named["model"], named.get("revision"), bool(named.get("trust_remote_code")), digest)
     if not (folder / "config.json").is_file():

@@ -124,7 +124,7 @@ def _known_keys(loc: tuple[Any, ...]) -> list[str]:
     model: Any = BuildConfig
     for part in loc[:-1]:
         annotation = model.model_fields[part].annotation if isinstance(model, type) and issubclass(model, Section) and part in model.model_fields else None
-        inner = getattr(annotation, "__args__", (annotation,))
+        inner = [getattr(item, "__origin__", item) for item in getattr(annotation, "__args__", (annotation,))]  # the types within Annotated
         model = next((item for item in inner if isinstance(item, type) and issubclass(item, Section)), model if annotation is None else None)
         if model is None:
             return []

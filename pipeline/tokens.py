@@ -109,8 +109,13 @@ class _Tiktoken:
             raise TokenizerError("target.tokenizer.pattern: the tiktoken backend needs the split pattern; found none")
         if not Path(spec.name).is_file():
             raise TokenizerError(f"target.tokenizer.name {spec.name}: no such rank file")
-        ranks = load_tiktoken_bpe(spec.name)
-        loaded = tiktoken.Encoding(spec.name, pat_str=spec.pattern, mergeable_ranks=ranks, special_tokens={})
+        try:
+            ranks = load_tiktoken_bpe(spec.name)
+            loaded = tiktoken.Encoding(spec.name, pat_str=spec.pattern, mergeable_ranks=ranks, special_tokens={})
+        except (OSError, ValueError) as error:
+            raise TokenizerError(
+                f"target.tokenizer.name {spec.name}: no rank file of tiktoken (a base64 token and its rank a line), or target.tokenizer.pattern is no pattern: {error}"
+            ) from error
         self.encode = loaded.encode_ordinary
         self._bytes = {token: piece for piece, token in ranks.items()}
         self.special_ids = {text: token for text, token in special_tokens.items() if token not in self._bytes}  # a ranked id is ordinary text
@@ -128,10 +133,15 @@ class _Transformers:
     def __init__(self, spec: TokenizerSpec, revision: str | None, *, trust_remote_code: bool) -> None:
         from transformers import AutoTokenizer
 
+        if revision is None and not Path(spec.name).is_dir():
+            raise TokenizerError(
+                f"target.tokenizer.name is {spec.name!r}, no local folder, so a hub id, and target.revision is null: what the hub gives would change; "
+                "set target.revision to the commit that is meant, or name a folder"
+            )
         try:
             loaded = AutoTokenizer.from_pretrained(spec.name, revision=revision, trust_remote_code=trust_remote_code)
-        except (OSError, ValueError) as error:
-            raise TokenizerError(f"target.tokenizer.name {spec.name!r}: transformers cannot load it: {error}") from error
+        except Exception as error:
+            raise TokenizerError(f"target.tokenizer.name {spec.name!r}: transformers cannot load it: {type(error).__name__}: {error}") from error
         fast = getattr(loaded, "backend_tokenizer", None)
         if fast is None:
             raise TokenizerError(

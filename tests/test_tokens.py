@@ -322,9 +322,27 @@ def test_a_tokenizer_of_transformers_gives_bytes_and_leaves_markers_in_text_alon
     assert [loaded.show(token) for token in record.special_tokens.values()] == ["<think>", "<|im_end|>"]
 
 
-def test_a_folder_without_a_tokenizer_is_named(section: TargetSection, tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [None, "{", "{}"], ids=["nothing", "no JSON", "no tokenizer"])
+def test_a_folder_without_a_tokenizer_is_named(section: TargetSection, tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+        (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     spec = section.model_copy(update={"tokenizer": TokenizerSpec(backend="transformers", name=str(tmp_path))})
     with pytest.raises(TokenizerError, match="transformers cannot load it"):
+        load_tokenizer(spec)
+
+
+def test_a_tokenizer_of_the_hub_needs_a_revision(section: TargetSection) -> None:
+    spec = section.model_copy(update={"tokenizer": TokenizerSpec(backend="transformers", name="moonshotai/Kimi-K2.5")})
+    with pytest.raises(TokenizerError, match=r"target\.revision is null"):
+        load_tokenizer(spec)
+
+
+@pytest.mark.parametrize("content", [b"", b"!!! not base64\n"], ids=["empty", "no ranks"])
+def test_a_damaged_rank_file_is_named(section: TargetSection, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.tiktoken").write_bytes(content)
+    spec = section.model_copy(update={"tokenizer": TokenizerSpec(backend="tiktoken", name=str(tmp_path / "x.tiktoken"), pattern=".")})
+    with pytest.raises(TokenizerError, match=r"x\.tiktoken: no rank file"):
         load_tokenizer(spec)
 
 

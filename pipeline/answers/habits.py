@@ -13,8 +13,9 @@ SEAMS = ("reasoning_start", "reasoning_end", "content_start", "content_end")
 WHITE_SPACE = ("\n", "\n\n", " ", " \n")
 """What models put at a seam, where nothing better is known."""
 
-STRIPPED_WITH = {"reasoning_start": "reasoning_end", "content_end": "content_start"}
-"""A seam, and the one without which no known server strips it."""
+STRIPPED_WITH = {"reasoning_start": "content_start", "content_end": "content_start"}
+"""A seam, and the one without which no known server strips it. White space before the close of the reasoning says nothing of its beginning: old
+SGLang trims the whole text before it splits the reasoning off, and keeps the first while it loses the second."""
 
 MIN_RATE = 0.005
 """A seam on which the model puts white space more rarely than this is taken for one on which it puts none."""

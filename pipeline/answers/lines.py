@@ -58,7 +58,7 @@ def file_job(number: int, line: bytes) -> Job:
     if "response" in value or "response_base64" in value:
         body, rejects, notes = _received(value)
         return Job(body=body, rejects=tuple(rejects), notes=tuple(notes), **common)
-    if "choices" in value or "error" in value:
+    if "choices" in value or "error" in value or "meta_info" in value:
         return Job(body=value, **common)
     if any(key in value for key in ("reasoning", "reasoning_content", "content", "tool_calls")):
         return Job(body=_body_of_fields(value), **common)

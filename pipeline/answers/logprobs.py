@@ -65,7 +65,11 @@ def found_in(logprobs: Any, vocabulary: Vocabulary) -> list[Found]:
     direct = logprobs.get("token_ids")
     if isinstance(direct, list) and direct and all(type(token) is int for token in direct):
         return [Found(direct, True)]
-    lists = (_entries(logprobs.get(key), vocabulary) for key in ("reasoning_content", "content"))
+    tokens = logprobs.get("tokens")
+    if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens):
+        found = _entries([{"token": token} for token in tokens], vocabulary)
+        return [found] if found is not None else []
+    lists = (_entries(logprobs.get(key), vocabulary) for key in ("reasoning_content", "reasoning", "content"))
     return [entry for entry in lists if entry is not None]
 
 

@@ -42,6 +42,13 @@ class Section(NamedTuple):
     closed: bool
     """Whether the section's own end is there, or the format has none."""
 
+    def wrapped(self, markers: "Markers") -> tuple[Piece, ...] | None:
+        """The pieces between the section's own markers, when a server may have dropped one or both; None when nothing is missing, or a call is cut."""
+        if self.open_in is not None or self.closed or "tools_open" not in markers.roles:
+            return None
+        opening = () if self.pieces[0].kind == "tools_open" else (markers.piece("tools_open"),)
+        return (*opening, *self.pieces, markers.piece("tools_close"))
+
 
 def _alternation(texts: list[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or r"(?!)")

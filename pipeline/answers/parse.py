@@ -8,8 +8,10 @@ from pipeline.answers.answer import Answer, Bill, Call, Finish, Reply
 
 STOPS = frozenset({"stop", "tool_calls", "function_call", "end_turn", "eos", "eos_token", "stop_sequence", "tool_use"})
 LENGTHS = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
-NOT_RAW = frozenset({"reasoning.summary", "reasoning.encrypted"})
-"""Blocks of `reasoning_details` that someone else wrote, or that nobody can read."""
+NOT_RAW = ("summary", "encrypted", "redacted")
+"""In the type of a block of reasoning: someone else wrote it, or nobody can read it."""
+THOUGHTS = ("thinking", "reasoning")
+"""How the type of a part of `content` begins that holds reasoning."""
 
 
 class _UnusableError(Exception):
@@ -26,9 +28,31 @@ def parse_body(body: Any) -> Reply:
     if body.get("error"):
         partial = isinstance(choices, list) and any(isinstance(c, dict) and _has_text(c) for c in choices)
         return Reply(provider, bill, rejects=("provider_error", *(("partial_text",) if partial else ())))
+    if choices is None and isinstance(body.get("text"), str) and isinstance(body.get("meta_info"), dict):
+        body, choices, bill = _native(body)
     if not isinstance(choices, list) or not choices:
         return Reply(provider, bill, rejects=("not_a_completion",))
-    return Reply(provider, bill, tuple(_answer(choice, index, body) for index, choice in enumerate(choices)))
+    if bill.tokens is None and len(choices) == 1 and isinstance(choices[0], dict):
+        bill = bill_of(choices[0].get("usage"))
+    return Reply(provider, bill, tuple(_answer(choice, number, body) for number, choice in enumerate(_in_order(choices))))
+
+
+def _native(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any], Bill]:
+    """A body of SGLang's own `/generate`, as a text completion."""
+    meta = body["meta_info"]
+    logprobs = meta.get("output_token_logprobs")
+    sampled = [entry[1] for entry in logprobs if isinstance(entry, list) and len(entry) > 1] if isinstance(logprobs, list) else []
+    choice = {"text": body["text"], "finish_reason": meta.get("finish_reason"), "logprobs": {"token_ids": sampled} if sampled else None}
+    return body, [choice], bill_of(meta)
+
+
+def _in_order(items: list[Any]) -> list[Any]:
+    """Choices, or calls, by their `index`, where each has one of its own."""
+    if len(items) < 2:
+        return items
+    places = [item.get("index") if isinstance(item, dict) else None for item in items]
+    numbered = all(type(place) is int for place in places) and len(set(places)) == len(places)
+    return sorted(items, key=lambda item: item["index"]) if numbered else items
 
 
 def bill_of(usage: Any) -> Bill:
@@ -38,10 +62,10 @@ def bill_of(usage: Any) -> Bill:
     """
     if not isinstance(usage, dict):
         return Bill()
-    completion = _count(usage.get("completion_tokens"))
+    completion = _count(usage.get("completion_tokens", usage.get("output_tokens")))
     details = usage.get("completion_tokens_details")
     reasoning = _count(details.get("reasoning_tokens")) if isinstance(details, dict) else _count(usage.get("reasoning_tokens"))
-    total, prompt = _count(usage.get("total_tokens")), _count(usage.get("prompt_tokens"))
+    total, prompt = _count(usage.get("total_tokens")), _count(usage.get("prompt_tokens", usage.get("input_tokens")))
     emitted = total - prompt if total is not None and prompt is not None else None
     if completion is None:
         return Bill(emitted, ("billed_as_total_minus_prompt",)) if emitted is not None and emitted >= 0 else Bill()
@@ -70,9 +94,9 @@ def _texts(choice: dict[str, Any], position: int, finish: Finish, word: str | No
         message = {"content": choice["text"]}
     if not isinstance(message, dict):
         raise _UnusableError("not_a_completion")
-    reasoning, other, raw = _reasoning(message)
-    content = _text(message.get("content"))
-    rejects = [] if raw else ["reasoning_not_raw"]
+    content, thoughts, readable = _parts(message.get("content"))
+    reasoning, other, raw = _reasoning(message, thoughts)
+    rejects = [] if raw and readable else ["reasoning_not_raw"]
     if not content and isinstance(message.get("refusal"), str) and message["refusal"]:
         rejects.append("refusal")
     if word == "content_filter":
@@ -87,22 +111,26 @@ def _call_texts(calls: tuple[Call, ...]) -> Iterator[str]:
     return (text for call in calls for text in (call.id, call.name, call.arguments))
 
 
-def _reasoning(message: dict[str, Any]) -> tuple[str, str | None, bool]:
+def _reasoning(message: dict[str, Any], thoughts: str) -> tuple[str, str | None, bool]:
     """Reasoning, a contradicting second text, and whether it is the model's own words."""
-    named = [text for key in ("reasoning", "reasoning_content") if (text := _text(message.get(key)))]
-    raw, blocks = True, []
+    named = [text for text in (_text(message.get("reasoning")), _text(message.get("reasoning_content")), thoughts) if text]
     details = message.get("reasoning_details")
-    for block in details if isinstance(details, list) else ():
-        if not isinstance(block, dict):
-            continue
-        if block.get("type") in NOT_RAW:
-            raw = False
-        elif block.get("type") == "reasoning.text":
-            blocks.append(_text(block.get("text")))
-    if joined := "".join(blocks):
-        named.append(joined)
+    raw = True
+    if details and isinstance(details, list):
+        blocks = [block for block in details if isinstance(block, dict)]
+        raw = not any(word in str(block.get("type")) for block in blocks for word in NOT_RAW)
+        numbered = all(type(block.get("index")) is int for block in blocks)
+        orders = (sorted(blocks, key=lambda block: block["index"]) if numbered else blocks, blocks)
+        named += [joined for ordered in orders if (joined := "".join(map(_thought, ordered)))]
     first = named[0] if named else ""
     return first, next((text for text in named if text != first), None), raw
+
+
+def _thought(block: dict[str, Any]) -> str:
+    """Text of a block of reasoning; nothing for a block that holds none of the model's words."""
+    if any(word in str(block.get("type")) for word in NOT_RAW):
+        return ""
+    return _text(next((block[key] for key in ("text", "thinking") if block.get(key) is not None), None))
 
 
 def _calls(message: dict[str, Any]) -> Iterator[Call]:
@@ -112,10 +140,12 @@ def _calls(message: dict[str, Any]) -> Iterator[Call]:
         listed = [{"function": legacy}]
     if listed is None:
         return
+    if isinstance(listed, dict):
+        listed = [listed]
     if not isinstance(listed, list):
         raise _UnusableError("tool_call_malformed")
-    for item in listed:
-        function = item.get("function") if isinstance(item, dict) else None
+    for item in _in_order(listed):
+        function = item.get("function", item) if isinstance(item, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise _UnusableError("tool_call_malformed")
         arguments, name = function.get("arguments"), function["name"]
@@ -126,9 +156,11 @@ def _calls(message: dict[str, Any]) -> Iterator[Call]:
 
 def _given(choice: dict[str, Any], position: int, body: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Every place where servers put the ids that they sampled."""
-    for key in ("token_ids", "response_token_ids", "output_ids"):
-        if choice.get(key):
-            yield key, choice[key]
+    message = choice.get("message")
+    for holder in (choice, message if isinstance(message, dict) else {}):
+        for key in ("token_ids", "response_token_ids", "completion_token_ids", "output_ids"):
+            if holder.get(key):
+                yield key, holder[key]
     raw = choice.get("raw_output")
     if isinstance(raw, dict) and raw.get("completion_token_ids"):
         yield "raw_output.completion_token_ids", raw["completion_token_ids"]
@@ -139,8 +171,9 @@ def _given(choice: dict[str, Any], position: int, body: dict[str, Any]) -> Itera
                 yield "sglext.output_ids", lists[position]
         elif position == 0:
             yield "sglext.output_ids", lists
-    if position == 0 and body.get("output_ids"):
-        yield "output_ids", body["output_ids"]
+    for key in ("output_ids", "token_ids"):
+        if position == 0 and body.get(key):
+            yield key, body[key]
 
 
 def _finish(word: str | None, native: str | None) -> Finish:
@@ -157,7 +190,7 @@ def _text(value: Any) -> str:
         return value
     if isinstance(value, list):
         return "".join(_part(part) for part in value)
-    raise _UnusableError("content_not_text")
+    return _part(value)
 
 
 def _part(part: Any) -> str:
@@ -168,12 +201,25 @@ def _part(part: Any) -> str:
     raise _UnusableError("content_not_text")
 
 
+def _parts(value: Any) -> tuple[str, str, bool]:
+    """Text and reasoning of `content`, which is one text or a list of parts, some of which may hold reasoning; and whether none of it is unreadable."""
+    if not isinstance(value, list):
+        return _text(value), "", True
+    kinds = [str(part.get("type")) if isinstance(part, dict) else "" for part in value]
+    unreadable = [any(word in kind for word in NOT_RAW) for kind in kinds]
+    thoughts = [kind.startswith(THOUGHTS) for kind in kinds]
+    texts = (_part(part) for part, thought, hidden in zip(value, thoughts, unreadable, strict=True) if not thought and not hidden)
+    return "".join(texts), "".join(_thought(part) for part, thought in zip(value, thoughts, strict=True) if thought), not any(unreadable)
+
+
 def _has_text(choice: dict[str, Any]) -> bool:
     message = choice.get("message")
     return isinstance(message, dict) and any(message.get(key) for key in ("content", "reasoning", "reasoning_content", "tool_calls"))
 
 
 def _word(value: Any) -> str | None:
+    if isinstance(value, dict):
+        value = value.get("type")  # SGLang's own finish reason
     return value if isinstance(value, str) and value and _is_unicode(value) else None
 
 

@@ -18,6 +18,9 @@ MAX_READINGS = 48
 """Alternatives tried at most; beyond, an answer is too ambiguous for a count to decide."""
 
 
+INSERTED = "insert_tool_section"
+"""Repair: a section's markers, which the server dropped, are put back."""
+
 TRUNCATED = {"call": "truncated_in_tool_call", "content": "truncated_in_content", "reasoning": "truncated_in_reasoning"}
 """Where an answer was cut, to the code of the flag."""
 
@@ -130,15 +133,18 @@ def _splits(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking
         yield reasoning, False, content, ()
         return
     repairs: tuple[str, ...] = ()
-    if opened and reasoning.startswith(opened):
-        reasoning, repairs = reasoning.removeprefix(opened), ("strip_think_open",)
-    elif opened and not reasoning and content.startswith(opened):
-        content, repairs = content.removeprefix(opened), ("strip_think_open",)
-    if close in reasoning and not content and not answer.calls:
+    if opened and reasoning.lstrip().startswith(opened):  # white space outside the tags is the server's
+        reasoning, repairs = reasoning.lstrip().removeprefix(opened), ("strip_think_open",)
+    elif opened and not reasoning and content.lstrip().startswith(opened):
+        content, repairs = content.lstrip().removeprefix(opened), ("strip_think_open",)
+    if close in reasoning and not content:
         before, _, after = reasoning.partition(close)
         yield before, True, after, (*repairs, "split_close_tag_in_reasoning")
-    elif reasoning.endswith(close):
-        yield reasoning.removesuffix(close), True, content, (*repairs, "strip_close_tag_in_reasoning")
+    elif (whole := reasoning.rstrip()).endswith(close):
+        for space in dict.fromkeys(("", reasoning[len(whole) :])):  # white space after the tag may be the server's, or begin the content
+            yield whole.removesuffix(close), True, space + content, (*repairs, "strip_close_tag_in_reasoning")
+    elif reasoning and (again := _repeated(reasoning, content, opened or "", close)) is not None:
+        yield again[0], True, again[1], (*repairs, "reasoning_given_twice")
     elif reasoning and content.startswith(close):
         yield reasoning, True, content.removeprefix(close), (*repairs, "strip_close_tag_in_content")
     elif not reasoning and close in content:
@@ -152,11 +158,22 @@ def _splits(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking
     yield from _unmarked(answer.reasoning, answer, markers, thinking)
 
 
+def _repeated(reasoning: str, content: str, opened: str, close: str) -> tuple[str, str] | None:
+    """Reasoning and the rest of a content that begins with the same reasoning once more, in think tags; None for any other."""
+    before, found, after = content.partition(close)
+    inside = before.lstrip().removeprefix(opened) if before.lstrip().startswith(opened) else before
+    return (inside, after) if found and inside.strip() and inside.strip() == reasoning.strip() else None
+
+
 def _terminators(content: str, markers: Markers) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Drop a visible end token at the very end; or leave it as text."""
-    end = markers.text("end")
-    if end and content.endswith(end):
-        yield content.removesuffix(end), ("strip_trailing_terminator_text",)
+    """Drop visible end tokens at the very end, with white space after them, which no model can have emitted; or leave some of them as text."""
+    end, rest = markers.text("end"), content
+    shorter = []
+    while end and (shown := rest.rstrip()).endswith(end):
+        rest = shown.removesuffix(end)
+        shorter.append(rest)
+    for text in reversed(shorter):
+        yield text, ("strip_trailing_terminator_text",)
     yield content, ()
 
 
@@ -169,6 +186,9 @@ def _sections(reasoning: str, closed: bool, content: str, answer: Answer, marker
         body = (*_text("content", section.before), *section.pieces, *_text("content", section.after))
         view = View(literal.reasoning, closed, body, section.calls, repairs=("markers_in_content_to_special_ids",))
         structural.append(_cut(view, section.open_in, section.closed, answer))
+        if (wrapped := section.wrapped(markers)) is not None:
+            whole = (*_text("content", section.before), *wrapped, *_text("content", section.after))
+            structural.append(replace(view, body=whole, repairs=(*view.repairs, INSERTED)))
     elif not content and (section := markers.section(reasoning.removesuffix(markers.text("end") or "\0"))) is not None:
         inside = (*_text("reasoning", section.before), *section.pieces, *_text("content", section.after))
         view = View(inside, False, (), section.calls, repairs=("markers_in_reasoning_to_special_ids",), reasons=("tool_section_inside_reasoning",))
@@ -231,7 +251,7 @@ def _tails(answer: Answer, view: View, calls: tuple[Piece, ...], context: Contex
             yield whole[: len(whole) - keep + 1], ()
         return
     yield (*whole, markers.piece("end")), ()
-    if close and view.reasoning and (*body, *calls)[0:1] and (*body, *calls)[0].kind in ("tools_open", "call_open"):
+    if close and view.reasoning and INSERTED not in view.repairs and (*body, *calls)[0:1] and (*body, *calls)[0].kind in ("tools_open", "call_open"):
         yield (*start, *body, *calls, markers.piece("end")), ("tool_section_inside_reasoning",)
     if answer.finish == "unknown":
         yield whole, ("finish_unknown",)

@@ -28,6 +28,7 @@ class Simulator:
             "text": self._clean,
             "text, reasoning right-trimmed": self._right_trimmed,
             "text, both ends trimmed": self._trimmed,
+            "text, trimmed as a whole": self._trimmed_whole,
             "text, end token not billed": self._end_free,
             "text, reasoning billed beside": self._beside,
             "text, tool tokens in content": self._raw_tools,
@@ -113,6 +114,10 @@ class Simulator:
 
     def _trimmed(self, ids: list[int], thinking: Thinking) -> Body:
         return self._edited(ids, thinking, {"reasoning": str.strip, "content": str.strip})
+
+    def _trimmed_whole(self, ids: list[int], thinking: Thinking) -> Body:
+        """As old SGLang: the whole text is trimmed before the reasoning is split off, so what stands before its close is kept."""
+        return self._edited(ids, thinking, {"reasoning": str.lstrip, "content": str.strip})
 
     def _edited(self, ids: list[int], thinking: Thinking, edits: dict[str, Callable[[str], str]]) -> Body:
         body = self._clean(ids, thinking)

@@ -7,7 +7,7 @@ denominator. Only that log-denominator is kept for the backward pass, which comp
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,7 +25,8 @@ class Block:
     low: int
     high: int
     hidden: torch.Tensor
-    """Bool [stop - start, high - low]: true where a query must not look."""
+    """Bool [stop - start, shown]: true where a query must not look, of the columns from ``edge`` on; all queries see those before."""
+    edge: int
 
 
 def block_size(lengths: Sequence[int]) -> int:
@@ -40,15 +41,16 @@ def plan_blocks(first: torch.Tensor, last: torch.Tensor, size: int = LARGEST) ->
     for start in range(0, len(first), size):
         stop = min(start + size, len(first))
         low, high = int(first[start]), int(last[stop - 1]) + 1
-        keys = torch.arange(low, high)
+        edge = min(int(last[start]) + 1, high) if int(first[stop - 1]) == low else low
+        keys = torch.arange(edge, high)
         hidden = (keys < first[start:stop, None]) | (keys > last[start:stop, None])
-        blocks.append(Block(start, stop, low, high, hidden))
+        blocks.append(Block(start, stop, low, high, hidden, edge - low))
     return blocks
 
 
 def to_device(blocks: list[Block], device: torch.device) -> list[Block]:
     """Move the masks of blocks to ``device``."""
-    return [Block(b.start, b.stop, b.low, b.high, b.hidden.to(device)) for b in blocks]
+    return [replace(b, hidden=b.hidden.to(device)) for b in blocks]
 
 
 def _grouped(rows: torch.Tensor, kv_heads: int) -> torch.Tensor:
@@ -56,12 +58,13 @@ def _grouped(rows: torch.Tensor, kv_heads: int) -> torch.Tensor:
     return rows.reshape(kv_heads, -1, rows.shape[-1])
 
 
-def _scores(q: torch.Tensor, k0: torch.Tensor, block: Block, scale: float) -> torch.Tensor:
-    """Float32 scores [heads, block rows, block keys] against the step-0 keys, minus infinity where hidden."""
+def _scores(q: torch.Tensor, k0: torch.Tensor, block: Block) -> torch.Tensor:
+    """Float32 scores [heads, block rows, block keys] of scaled queries against the step-0 keys, minus infinity where hidden."""
     rows = q[:, block.start : block.stop]
     scores = _grouped(rows, k0.shape[0]) @ k0[:, block.low : block.high].transpose(1, 2)
-    scores = scores.float().mul_(scale).view(*rows.shape[:2], -1)
-    return scores.masked_fill_(block.hidden, -torch.inf)
+    scores = scores.float().view(*rows.shape[:2], -1)
+    scores[..., block.edge :].masked_fill_(block.hidden, -torch.inf)
+    return scores
 
 
 def _spread(rows: torch.Tensor, heads: int) -> torch.Tensor:
@@ -70,15 +73,17 @@ def _spread(rows: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 class _CausalDiagonal(torch.autograd.Function):
+    """Queries come scaled."""
+
     @staticmethod
-    def forward(ctx: Any, q: torch.Tensor, k0: torch.Tensor, v0: torch.Tensor, blocks: list[Block], scale: float, *diagonals: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, q: torch.Tensor, k0: torch.Tensor, v0: torch.Tensor, blocks: list[Block], *diagonals: torch.Tensor) -> torch.Tensor:
         heads = q.shape[0]
         keys, values = ([_spread(rows, heads) for rows in diagonals[part::2]] for part in (0, 1))
-        own = torch.stack([(q * key).sum(-1) for key in keys], -1).float() * scale if keys else None
+        own = torch.stack([(q * key).sum(-1) for key in keys], -1).float() if keys else None
         out, lse = torch.empty_like(q), q.new_empty(q.shape[:2], dtype=torch.float32)
         for block in blocks:
             at = slice(block.start, block.stop)
-            scores = _scores(q, k0, block, scale)
+            scores = _scores(q, k0, block)
             top = scores.amax(-1) if own is None else torch.maximum(scores.amax(-1), own[:, at].amax(-1))
             weights = scores.sub_(top[..., None]).exp_()
             total = weights.sum(-1)
@@ -87,43 +92,42 @@ class _CausalDiagonal(torch.autograd.Function):
                 own_weights = (own[:, at] - top[..., None]).exp()
                 total = total + own_weights.sum(-1)
                 for step, value in enumerate(values):
-                    mixed = mixed + own_weights[..., step, None].to(v0.dtype) * value[:, at]
-            out[:, at] = mixed / total[..., None].to(mixed.dtype)
+                    mixed.addcmul_(own_weights[..., step, None].to(v0.dtype), value[:, at])
+            torch.div(mixed, total[..., None].to(mixed.dtype), out=out[:, at])
             lse[:, at] = top + total.log()
         ctx.save_for_backward(q, k0, v0, out, lse, *diagonals)
-        ctx.blocks, ctx.scale = blocks, scale
+        ctx.blocks = blocks
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (grad,) = grads
         q, k0, v0, out, lse, *diagonals = ctx.saved_tensors
-        dq, dk, dv = torch.zeros_like(q), torch.zeros_like(k0), torch.zeros_like(v0)
+        dq, dk, dv = torch.empty_like(q), torch.zeros_like(k0), torch.zeros_like(v0)
         inner = (grad * out).sum(-1, dtype=torch.float32)
         for block in ctx.blocks:
             at, seen = slice(block.start, block.stop), slice(block.low, block.high)
-            weights = _scores(q, k0, block, ctx.scale).sub_(lse[:, at, None]).exp_()
+            weights = _scores(q, k0, block).sub_(lse[:, at, None]).exp_()
             rows = _grouped(grad[:, at], k0.shape[0])
             slopes = (rows @ v0[:, seen].transpose(1, 2)).float().view_as(weights)
-            slopes = slopes.sub_(inner[:, at, None]).mul_(weights).mul_(ctx.scale).to(q.dtype)
-            dv[:, seen] += _grouped(weights.to(q.dtype), v0.shape[0]).transpose(1, 2) @ rows
-            slopes = _grouped(slopes, k0.shape[0])
+            slopes = _grouped(slopes.sub_(inner[:, at, None]).mul_(weights).to(q.dtype), k0.shape[0])
+            dv[:, seen].baddbmm_(_grouped(weights.to(q.dtype), v0.shape[0]).transpose(1, 2), rows)
+            dk[:, seen].baddbmm_(slopes.transpose(1, 2), _grouped(q[:, at], k0.shape[0]))
             dq[:, at] = (slopes @ k0[:, seen]).view(q.shape[0], -1, q.shape[-1])
-            dk[:, seen] += slopes.transpose(1, 2) @ _grouped(q[:, at], k0.shape[0])
         own = []
         for key, value in zip(diagonals[::2], diagonals[1::2], strict=True):
-            own += _CausalDiagonal._diagonal(ctx.scale, q, key, value, grad, lse, inner, dq)
-        return (dq, dk, dv, None, None, *own)
+            own += _CausalDiagonal._diagonal(q, key, value, grad, lse, inner, dq)
+        return (dq, dk, dv, None, *own)
 
     @staticmethod
     def _diagonal(
-        scale: float, q: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grad: torch.Tensor, lse: torch.Tensor, inner: torch.Tensor, dq: torch.Tensor
+        q: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grad: torch.Tensor, lse: torch.Tensor, inner: torch.Tensor, dq: torch.Tensor
     ) -> list[torch.Tensor]:
         """Gradients of one step's own key and value; adds the query's share to ``dq``."""
         wide_key, wide_value = _spread(key, len(q)), _spread(value, len(q))
-        weights = ((q * wide_key).sum(-1).float() * scale - lse).exp()
-        slopes = (weights * ((grad * wide_value).sum(-1).float() - inner) * scale)[..., None].to(q.dtype)
-        dq += slopes * wide_key
+        weights = ((q * wide_key).sum(-1).float() - lse).exp()
+        slopes = (weights * ((grad * wide_value).sum(-1).float() - inner))[..., None].to(q.dtype)
+        dq.addcmul_(slopes, wide_key)
         shared = (len(key), -1, *key.shape[1:])
         return [(slopes * q).reshape(shared).sum(1), (weights[..., None].to(grad.dtype) * grad).reshape(shared).sum(1)]
 
@@ -133,5 +137,5 @@ def causal_diagonal(
 ) -> torch.Tensor:
     """Attend from q [heads, queries, dim] to k0, v0 [kv_heads, keys, dim] and to each query's own (key, value) [kv_heads, queries, dim] of later steps."""
     flat = [part for pair in diagonals for part in pair]
-    attended: torch.Tensor = _CausalDiagonal.apply(q, k0, v0, blocks, scale, *flat)  # type: ignore[no-untyped-call]
+    attended: torch.Tensor = _CausalDiagonal.apply(q * scale, k0, v0, blocks, *flat)  # type: ignore[no-untyped-call]
     return attended

@@ -13,10 +13,18 @@ import torch
 LossKind = Literal["kl", "lk_alpha", "lk_lambda"]
 
 CHUNK = 256
-"""Supervised positions at a time: few enough for their logits to stay near the processor."""
+"""Supervised positions at a time on a CPU: few enough for their logits to stay near the processor."""
+_GPU_CHUNK = 2048
+"""On a GPU: enough to keep it busy."""
 _VOCAB_CHUNK = 32768
 _CACHE_BYTES = 256 << 20
+_GPU_CACHE_BYTES = 2 << 30
 _LEAST_ALPHA = 1e-9
+
+
+def _chunks(rows: torch.Tensor) -> list[slice]:
+    size = CHUNK if rows.device.type == "cpu" else _GPU_CHUNK
+    return [slice(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
 
 
 class Judgement(NamedTuple):
@@ -39,26 +47,26 @@ class Teacher:
         """Hold normed states [positions, hidden], head rows [draft_vocab, hidden], and the whole head when p is normalized over it."""
         self.hidden, self.head_rows = hidden, head_rows
         self.full = None if full_head is None else full_logsumexp(hidden, full_head)
-        small = len(hidden) * len(head_rows) * 4 <= _CACHE_BYTES
+        small = len(hidden) * len(head_rows) * 4 <= (_CACHE_BYTES if hidden.device.type == "cpu" else _GPU_CACHE_BYTES)
         self._cached = self._judge(hidden) if small else None
 
     @torch.no_grad()
     def _judge(self, hidden: torch.Tensor) -> Judgement:
-        parts = [_judgement((rows @ self.head_rows.T).float()) for rows in hidden.split(CHUNK)]
-        return Judgement(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+        count = len(hidden)
+        chances = hidden.new_empty(count, len(self.head_rows), dtype=torch.float32)
+        minus_entropy, total, likeliest = chances.new_empty(count), chances.new_empty(count), chances.new_empty(count, dtype=torch.int64)
+        for at in _chunks(hidden):
+            logits = (hidden[at] @ self.head_rows.T).float()
+            likeliest[at] = logits.argmax(-1)
+            total[at] = _to_chances(chances[at].copy_(logits))
+            minus_entropy[at] = _dot(chances[at], logits) - total[at]
+        return Judgement(chances, minus_entropy, total, likeliest)
 
     def at(self, positions: torch.Tensor) -> Judgement:
         """Distributions at some of the positions."""
         if self._cached is None:
             return self._judge(self.hidden[positions])
         return Judgement(*(column.index_select(0, positions) for column in self._cached))
-
-
-def _judgement(logits: torch.Tensor) -> Judgement:
-    likeliest = logits.argmax(-1)
-    wholes = logits.clone()
-    total = _to_chances(wholes)
-    return Judgement(wholes, _dot(wholes, logits) - total, total, likeliest)
 
 
 def _to_chances(logits: torch.Tensor) -> torch.Tensor:
@@ -145,9 +153,9 @@ class _HeadLoss(torch.autograd.Function):
             total, agrees = hidden.new_zeros((), dtype=torch.float32), torch.empty_like(positions, dtype=torch.bool)
             dhidden, dhead = torch.zeros_like(hidden), torch.zeros_like(head, dtype=torch.float32)
             cast = head.to(narrow)
-            logits = hidden.new_empty(min(CHUNK, len(hidden)), len(head), dtype=narrow)
-            for start in range(0, len(hidden), CHUNK):
-                at = slice(start, start + CHUNK)
+            chunks = _chunks(hidden)
+            logits = hidden.new_empty(max((at.stop - at.start for at in chunks), default=0), len(head), dtype=narrow)
+            for at in chunks:
                 part, scale = hidden[at].to(narrow), weights[at]
                 wanted = teacher.at(positions[at])
                 scored = torch.mm(part, cast.T, out=logits[: len(part)]).float()

@@ -165,9 +165,11 @@ def unroll(drafter: Drafter, aux: torch.Tensor, plan: Plan) -> Iterator[torch.Te
 
 def _heads(projected: torch.Tensor, head_dim: int) -> torch.Tensor:
     """[rows, heads * head_dim] to [heads, rows, head_dim]."""
-    return projected.unflatten(-1, (-1, head_dim)).transpose(0, 1)
+    split: torch.Tensor = projected.unflatten(-1, (-1, head_dim))
+    return split.transpose(0, 1)
 
 
 def _rotated(drafter: Drafter, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """Rotary embedding of [heads, rows, head_dim]."""
-    return rotate(heads[None], drafter.angles(positions[None]))[0]
+    rotated: torch.Tensor = rotate(heads[None], drafter.angles(positions[None]))[0]
+    return rotated

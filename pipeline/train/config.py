@@ -34,6 +34,8 @@ class TrainSection(Section):
     """Tokens of one packed row; a longer conversation is a row alone."""
     accumulate: int = Field(1, ge=1)
     """Packed rows in one optimizer step, over all processes."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """With several processes: ddp holds all weights in each, fsdp a piece of weights, gradients and optimizer state."""
     lr: float = Field(gt=0)
     warmup: float = Field(ge=0, le=1)
     """Share of the steps; then a cosine down to zero."""

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import torch
@@ -11,12 +11,13 @@ from torch import nn
 
 from pipeline.eagle3.drafter import Drafter
 from pipeline.eagle3.losses import Teacher
-from pipeline.eagle3.objective import PackLoss, pack_loss
+from pipeline.eagle3.objective import PackLoss
 from pipeline.eagle3.unroll import Pack, Plan, plan_to, plan_unroll
 from pipeline.models import Ends
 from pipeline.train.config import TrainSection
 from pipeline.train.data import Corpus, RowRef, packs_of_epoch
-from pipeline.train.processes import Processes
+from pipeline.train.processes import ALONE, Processes
+from pipeline.train.sharding import Objective, hold_back, shard, whole
 
 Item = TypeVar("Item")
 
@@ -51,43 +52,51 @@ class StepResult:
 class Learner:
     """A drafter, its teacher and its optimizer."""
 
-    def __init__(self, drafter: Drafter, ends: Ends, settings: TrainSection) -> None:
-        self.drafter, self.ends, self.settings = drafter, ends, settings
+    def __init__(self, drafter: Drafter, ends: Ends, settings: TrainSection, group: Processes = ALONE) -> None:
+        self.drafter, self.ends, self.settings, self.group = drafter, ends, settings, group
+        self.device = drafter.fc.weight.device
+        self.objective = Objective(drafter)
+        self.sharded = settings.parallel == "fsdp" and group.count > 1
+        if self.sharded:
+            shard(self.objective, group)
         self.head_rows = ends.head[drafter.used]
         self.full_head = None if settings.loss == "kl" else ends.head
         self.optimizer = torch.optim.AdamW(drafter.parameters(), lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, foreach=False)
 
     def teacher(self, pack: Pack, plan: Plan) -> Teacher:
         """The target's distributions where the pack is supervised."""
-        last = pack.last.to(self.head_rows.device)[plan.teacher_rows].to(self.head_rows.dtype)
+        last = pack.last.to(self.head_rows.device, non_blocking=True)[plan.teacher_rows].to(self.head_rows.dtype)
         return Teacher(self.ends.teacher_hidden(last), self.head_rows, self.full_head)
 
     def pack_loss(self, pack: Pack, plan: Plan, step_weights: torch.Tensor) -> PackLoss:
         """Loss of one pack."""
-        device = self.drafter.fc.weight.device
         teacher = self.teacher(pack, plan)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.settings.dtype == "bfloat16"):
-            return pack_loss(self.drafter, pack.aux.to(device), plan, teacher, step_weights, self.settings.loss)
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.dtype == "bfloat16"):
+            found: PackLoss = self.objective(pack.aux.to(self.device, non_blocking=True), plan, teacher, step_weights, self.settings.loss)
+        return found
 
-    def step(self, packs: Sequence[Pack], rate: float, group: Processes) -> StepResult:
+    def step(self, packs: Sequence[Pack], rate: float) -> StepResult:
         """One optimizer step over this process's packs; counts and gradients are summed over all processes."""
-        settings = self.settings
-        device = self.drafter.fc.weight.device
-        plans = [plan_to(plan_unroll(pack, settings.ttt_steps), device) for pack in packs]
+        settings, group, device = self.settings, self.group, self.device
+        if self.sharded and not packs:  # gathering weights and summing gradients takes every process
+            packs = [nothing(self.drafter.config.hidden_size)]
+        plans = [plan_unroll(pack, settings.ttt_steps) for pack in packs]
         sizes = [[[len(s.queries), float(s.weights.sum())] for s in plan.supervised] for plan in plans] or [[[0, 0.0]] * settings.ttt_steps]
         counts, weighed = group.total(torch.tensor(sizes, dtype=torch.float64, device=device).sum(0)).T
         counts, weighed = counts.clamp(min=1), torch.where(weighed > 0, weighed, 1)
         weights = settings.step_decay ** torch.arange(settings.ttt_steps, device=device) / weighed
         total, correct = torch.zeros(1, device=device, dtype=torch.float64), torch.zeros(settings.ttt_steps, device=device, dtype=torch.int64)
         self.optimizer.zero_grad(set_to_none=True)
-        for pack, plan in zip(packs, plans, strict=True):
-            found = self.pack_loss(pack, plan, weights)
-            found.loss.backward()
+        for number, (pack, plan) in enumerate(zip(packs, plans, strict=True), 1):
+            hold_back(self.objective, last=number == len(packs))
+            found = self.pack_loss(pack, plan_to(plan, device), weights)
+            (found.loss * group.count if self.sharded else found.loss).backward()  # sharded gradients are averaged over processes
             total += found.loss.detach()
             correct += found.correct
         parameters = list(self.drafter.parameters())
-        group.total_gradients(parameters)
-        norm = nn.utils.clip_grad_norm_(parameters, settings.clip, foreach=False)
+        if not self.sharded:
+            group.total_gradients(parameters)
+        norm = whole(nn.utils.clip_grad_norm_(parameters, settings.clip, foreach=False))
         for options in self.optimizer.param_groups:
             options["lr"] = rate
         self.optimizer.step()
@@ -107,9 +116,15 @@ def prefetched(items: Sequence[Item], load: Callable[[Item], Any]) -> Iterator[A
             yield waiting.result()
 
 
-def load_packs(corpus: Corpus, packs: Sequence[Sequence[RowRef]]) -> list[Pack]:
-    """Read the packs of one step."""
-    return [corpus.packed(refs) for refs in packs]
+def nothing(width: int) -> Pack:
+    """Give a pack in which nothing is supervised."""
+    return Pack(torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3 * width), torch.zeros(2, width), torch.zeros(2), (2,))
+
+
+def load_packs(corpus: Corpus, packs: Sequence[Sequence[RowRef]], *, pinned: bool = False) -> list[Pack]:
+    """Read the packs of one step; ``pinned``, so that a GPU copies them while it computes."""
+    loaded = [corpus.packed(refs) for refs in packs]
+    return [replace(pack, aux=pack.aux.pin_memory(), last=pack.last.pin_memory()) for pack in loaded] if pinned else loaded
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 Each process takes every N-th pack of a step; sums of counts and gradients go over all of them, so the weights are those that one
 process with all packs would get. The launcher, not the config, says how many there are: the result does not depend on it.
+Only the first process writes files; all of them read the same ones.
 """
 
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import distributed
+
+from pipeline.errors import ArtifactError
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,26 @@ class Processes:
         for grad, summed in zip(grads, flat.split([grad.numel() for grad in grads]), strict=True):
             grad.copy_(summed.view_as(grad))
 
-    def wait(self) -> None:
-        """Go on when all have come here."""
-        if self.count > 1:
-            distributed.barrier()
+    def agree(self, step: int, device: torch.device) -> None:
+        """Wait for all, and check that all stand at the same step.
+
+        Raises:
+            ArtifactError: they do not: a machine does not see the files of the first process.
+
+        """
+        if self.count == 1:
+            return
+        steps = torch.zeros(self.count, dtype=torch.int64, device=device)
+        steps[self.rank] = step
+        found = self.total(steps).tolist()
+        if len(set(found)) > 1:
+            raise ArtifactError(
+                f"train: processes would begin after different steps, {found} by rank: build/drafter must lie on storage that all machines share; "
+                "or remove build/drafter/.checkpoint.partial to begin anew"
+            )
+
+
+ALONE = Processes()
 
 
 @contextmanager

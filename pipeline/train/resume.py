@@ -10,6 +10,7 @@ import torch
 from pipeline.artifacts import to_json
 from pipeline.tensors import TensorFile, load_tensors, save_tensors
 from pipeline.train.loop import Best, Learner
+from pipeline.train.sharding import placed_like, whole
 
 _STATE = "state.safetensors"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -29,29 +30,39 @@ class Progress:
         self.best = Best()
 
     def save(self, learner: Learner) -> None:
-        """Write weights, moments, the best weights, and where we are."""
-        tensors = {f"weights.{name}": tensor for name, tensor in learner.drafter.state_dict().items()}
+        """Write weights, moments, the best weights, and where we are; all processes come here together, and the first one writes."""
+        if not learner.sharded and not learner.group.leads:
+            return
+        tensors = {f"weights.{name}": whole(tensor) for name, tensor in learner.drafter.state_dict().items()}
         for name, parameter in learner.drafter.named_parameters():
             state = learner.optimizer.state[parameter]
-            tensors |= {f"{moment}.{name}": state[moment] for moment in _MOMENTS}
+            tensors |= {f"{moment}.{name}": whole(state[moment]) for moment in _MOMENTS}
+        if not learner.group.leads:
+            return
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.tensors.items()}
         facts = {"key": self._key, "step": self.step, "rows": self.rows, "best": {"estimate": self.best.estimate, "step": self.best.step}}
         self._folder.mkdir(parents=True, exist_ok=True)
         save_tensors(self._folder / _STATE, tensors, {"state": to_json(facts).decode()})
 
     def restore(self, learner: Learner) -> bool:
-        """Take up a saved run of the same data, weights and settings; tell whether there was one."""
+        """Take up a saved run of the same data, weights, settings and code; tell whether there was one. All processes come here together.
+
+        Raises:
+            ArtifactError: not every process sees the same one.
+
+        """
         path = self._folder / _STATE
-        if not path.is_file():
-            return False
-        facts = orjson.loads(TensorFile(path).metadata["state"])
-        if facts["key"] != self._key:
-            self.clear()
+        facts = orjson.loads(TensorFile(path).metadata["state"]) if path.is_file() else {}
+        usable = facts.get("key") == self._key  # what is not is replaced by the first save
+        learner.group.agree(facts["step"] if usable else 0, learner.device)
+        if not usable:
             return False
         tensors = load_tensors(path)
-        learner.drafter.load_state_dict(_under("weights.", tensors))
+        with torch.no_grad():
+            for name, held in learner.drafter.state_dict().items():
+                held.copy_(placed_like(tensors[f"weights.{name}"], held))
         for name, parameter in learner.drafter.named_parameters():
-            moments = {moment: tensors[f"{moment}.{name}"].to(parameter.device) for moment in _MOMENTS}
+            moments = {moment: placed_like(tensors[f"{moment}.{name}"], parameter) for moment in _MOMENTS}
             learner.optimizer.state[parameter] = {"step": torch.tensor(float(facts["step"])), **moments}
         self.step, self.rows = facts["step"], facts["rows"]
         self.best = Best(facts["best"]["estimate"], facts["best"]["step"], _under("best.", tensors))

@@ -14,9 +14,10 @@ from pipeline.eagle3.checkpoint import save_drafter
 from pipeline.eagle3.choices import Choices
 from pipeline.eagle3.config import DrafterConfig
 from pipeline.eagle3.drafter import Drafter, initialize
-from pipeline.eagle3.estimate import Judged, estimate
+from pipeline.eagle3.estimate import Estimate, Judged, estimate
 from pipeline.eagle3.vocabulary import choose_vocabulary
 from pipeline.errors import ArtifactError, ConfigError
+from pipeline.fingerprint import running_code
 from pipeline.lossmask import weights_of
 from pipeline.models import Ends, open_ends, usable_device, use_threads
 from pipeline.schema.target import TargetRecord
@@ -24,8 +25,10 @@ from pipeline.section import Section
 from pipeline.train.config import TrainSection
 from pipeline.train.data import Corpus, count_supervised, open_corpus, pack
 from pipeline.train.loop import Best, Learner, StepResult, learning_rate, load_packs, prefetched, schedule
-from pipeline.train.processes import Processes, joined
+from pipeline.train.processes import ALONE, Processes, joined
 from pipeline.train.resume import Progress
+from pipeline.train.sharding import whole, whole_weights
+from pipeline.train.speaker import Speaker
 
 
 class Config(Section):
@@ -55,7 +58,7 @@ def run(config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, 
             f"{model}: hidden size {width}; the hidden states have {corpus.manifest.hidden_size}: they are of another target, run `dvc repro extract`"
         )
     with joined(settings.device) as group:
-        learner = _learner(settings, ends, corpus, read_model(record, TargetRecord).name)
+        learner = _learner(settings, ends, corpus, read_model(record, TargetRecord).name, group)
         progress = Progress(checkpoint, _key(settings, corpus))
         _say(
             group,
@@ -63,21 +66,21 @@ def run(config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, 
         )
         if progress.restore(learner):
             _say(group, f"continues after step {progress.step}")
-        group.wait()  # or the first to finish could clear what another has not read
-        _train(learner, corpus, progress, group)
+        group.agree(progress.step, learner.device)  # and wait, or the first to finish could clear what another has not read
+        _train(learner, corpus, progress, log)
         if group.leads:
+            _write_log(learner, progress, log)
             save_drafter(checkpoint, learner.drafter.config, progress.best.tensors)
-            write_text(log, _csv(progress.rows, settings.ttt_steps))
             progress.clear()
 
 
-def _learner(settings: TrainSection, ends: Ends, corpus: Corpus, target: str) -> Learner:
+def _learner(settings: TrainSection, ends: Ends, corpus: Corpus, target: str, group: Processes = ALONE) -> Learner:
     """Make an untrained drafter with its teacher, on the device of the settings."""
     used = choose_vocabulary(count_supervised(corpus), settings.draft_vocab_size)
     drafter = Drafter(drafter_config(settings, ends, corpus, target), ends.embedding, used)
     initialize(drafter, ends.head[used], settings.seed)
     device = usable_device(settings.device)
-    return Learner(drafter.to(device), ends.to(device), settings)
+    return Learner(drafter.to(device), ends.to(device), settings, group)
 
 
 def _coverage(drafter: Drafter, corpus: Corpus) -> float:
@@ -90,47 +93,65 @@ def _say(group: Processes, what: str) -> None:
         print(f"train: {what}", flush=True)
 
 
-def _train(learner: Learner, corpus: Corpus, progress: Progress, group: Processes) -> None:
+def _train(learner: Learner, corpus: Corpus, progress: Progress, log: Path) -> None:
     """Go through the schedule from where ``progress`` stands."""
-    settings = learner.settings
+    settings, group = learner.settings, learner.group
     epochs = schedule(corpus, settings)
     steps = sum(map(len, epochs))
-    judged = judge(corpus, learner.ends, settings) if corpus.heldout and group.leads else []
-    begin = 0
+    judged = judge(corpus, learner.ends, settings, group)
+    begin, speaker = 0, Speaker(steps)
     for number, epoch in enumerate(epochs, 1):
         todo = epoch[max(0, progress.step - begin) :]
         begin += len(epoch)
-        for packs in prefetched(todo, lambda packs: load_packs(corpus, packs[group.rank :: group.count])):
+        for packs in prefetched(todo, lambda packs: load_packs(corpus, packs[group.rank :: group.count], pinned=learner.device.type == "cuda")):
             rate = learning_rate(progress.step, steps, settings.lr, settings.warmup)
-            result = learner.step(packs, rate, group)
+            result = learner.step(packs, rate)
             if not math.isfinite(result.loss):
                 raise ConfigError(f"train: the loss is {result.loss} at step {progress.step + 1} of {steps}: training diverged; lower train.lr, or train.clip")
             progress.step += 1
             progress.rows.append(_row(progress.step, number, rate, result))
-            if group.leads and progress.step % settings.save_every == 0 and progress.step < begin:
+            if group.leads:
+                speaker.step(progress.step, result)
+            if progress.step % settings.save_every == 0 and progress.step < begin:
                 progress.save(learner)
-        if todo and group.leads:
+                _write_log(learner, progress, log)
+        if todo:
             _end_epoch(learner, judged, progress, f"epoch {number} of {settings.epochs}, step {progress.step} of {steps}")
+            _write_log(learner, progress, log)
+
+
+def _write_log(learner: Learner, progress: Progress, log: Path) -> None:
+    """Bring the log up to date, so that plots can be looked at while training runs."""
+    if learner.group.leads:
+        write_text(log, _csv(progress.rows, learner.settings.ttt_steps))
 
 
 def _end_epoch(learner: Learner, judged: list[Judged], progress: Progress, where: str) -> None:
     """Measure on the held-out rows, keep the weights when they are the best so far, save."""
     row = progress.rows[-1]
-    measured = estimate(learner.drafter, judged, learner.settings.ttt_steps).length if judged else None
+    measured = _measure(learner, judged)
     row["heldout_acceptance"] = measured
     if measured is None or measured > progress.best.estimate:
-        weights = {name: tensor.detach().cpu().clone() for name, tensor in learner.drafter.state_dict().items()}
+        weights = {name: whole(tensor) for name, tensor in learner.drafter.state_dict().items()}
         progress.best = Best(-1.0 if measured is None else measured, progress.step, weights)
     progress.save(learner)
     shown = "" if measured is None else f", held-out acceptance {measured:.3f}"
-    print(f"train: {where}: loss {row['loss']:.4f}, accuracy {row['accuracy_0']:.3f}{shown}", flush=True)
+    _say(learner.group, f"{where}: loss {row['loss']:.4f}, accuracy {row['accuracy_0']:.3f}{shown}")
 
 
-def judge(corpus: Corpus, ends: Ends, settings: TrainSection) -> list[Judged]:
-    """Held-out packs with the target's own choices over its whole vocabulary."""
+def _measure(learner: Learner, judged: list[Judged]) -> float | None:
+    """Held-out acceptance length, from counts summed over all processes; None when no row is held out."""
+    with whole_weights(learner.objective):
+        mine = estimate(learner.drafter, judged, learner.settings.ttt_steps)
+    starts, accepted = learner.group.total(torch.tensor([mine.starts, mine.accepted], device=learner.device)).tolist()
+    return Estimate(tuple(starts), tuple(accepted)).length if any(starts) else None
+
+
+def judge(corpus: Corpus, ends: Ends, settings: TrainSection, group: Processes = ALONE) -> list[Judged]:
+    """Give the held-out packs of this process, with the target's own choices over its whole vocabulary."""
     judged = []
     choose = Choices(ends.head)
-    for refs in pack(corpus.heldout, settings.tokens_per_batch):
+    for refs in pack(corpus.heldout, settings.tokens_per_batch)[group.rank :: group.count]:
         laid = corpus.packed(refs)
         choices = torch.zeros(len(laid.token_ids), dtype=torch.int64)
         hidden = ends.teacher_hidden(laid.last[laid.loss_mask].to(ends.head.device, ends.head.dtype))
@@ -173,10 +194,9 @@ def drafter_config(settings: TrainSection, ends: Ends, corpus: Corpus, target: s
 
 
 def _key(settings: TrainSection, corpus: Corpus) -> str:
-    """Digest of everything that decides the weights."""
-    return hashlib.sha256(
-        to_json([settings.model_dump(mode="json"), {n: s.sha256 for n, s in corpus.stamps.items()}, corpus.manifest.target_sha256])
-    ).hexdigest()
+    """Digest of everything that decides the weights, this program's own code included."""
+    facts = [settings.model_dump(mode="json"), {n: s.sha256 for n, s in corpus.stamps.items()}, corpus.manifest.target_sha256, running_code("train")]
+    return hashlib.sha256(to_json(facts)).hexdigest()
 
 
 def _row(step: int, epoch: int, rate: float, result: StepResult) -> dict[str, Any]:

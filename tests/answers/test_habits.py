@@ -83,3 +83,13 @@ def test_what_rows_with_known_ids_lost_breaks_the_tie_for_the_same_provider(make
 def test_a_provider_that_shows_white_space_at_a_seam_is_believed_there(maker: RowMaker, tokenizer: Tokenizer) -> None:
     bodies = [answer(tokenizer, text + ("\n" if n % 4 == 0 else ""), "Say.", provider=name) for name in ("A", "B") for n, text in enumerate(REASONINGS)]
     assert {row.status for row in rows_of(maker, *bodies)} == {"accept"}
+
+
+def test_white_space_kept_before_the_close_says_nothing_of_the_beginning(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    """Old SGLang trims the whole text before it splits the reasoning off; ` Thought` and `Thought` are one token each."""
+    true = [(" " if n % 4 == 0 else "") + text + ("\n" if n % 4 == 1 else "") for n, text in enumerate(REASONINGS)]
+    clean = [answer(tokenizer, text, "Say.", provider="Clean") for text in true]
+    trims = [answer(tokenizer, text, "Say.", provider="Trims", shown=(text.lstrip(), "Say.")) for text in true]
+    rows = rows_of(maker, *clean, *trims)
+    assert {row.status for row in rows[: len(clean)]} == {"accept"}
+    assert {(row.status, row.reason) for row in rows[len(clean) :]} == {("flag", "edge_whitespace_suspected")}

@@ -130,6 +130,19 @@ RICH = {
 }
 RICH["choices"][0]["logprobs"] = {"content": [{"token": "a", "bytes": [97], "top_logprobs": []}, {"token": "", "bytes": []}]}
 RICH["choices"].append(copy.deepcopy(RICH["choices"][0]))
+PARTS = body("", "", billed=20)
+PARTS["choices"][0]["message"] = {
+    "content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Th"}]}, {"type": "text", "text": "Say<|im_end|>\n"}],
+    "reasoning_details": [{"type": "reasoning.text", "text": "ink", "index": 1}, {"type": "reasoning.text", "text": "Th", "index": 0}],
+    "tool_calls": [{"index": 1, "id": "x", "name": "f", "arguments": "{}"}, {"index": 0, "id": "functions.f:0", "function": {"name": "f", "arguments": {}}}],
+    "token_ids": [1, 2],
+}
+PARTS["choices"][0] |= {"usage": {"output_tokens": 9}, "logprobs": {"tokens": ["a", "b"], "reasoning": [{"token": "token_id:5"}]}}
+NATIVE = {
+    "text": "a</think>b",
+    "output_ids": [1, 2],
+    "meta_info": {"finish_reason": {"type": "stop"}, "completion_tokens": 2, "output_token_logprobs": [[-1, 5, "a"]]},
+}
 JUNK: list[Any] = [None, True, 0, -1, 1.5, 1 << 70, "", "x", "<|im_end|>", "\ud800", [], [[]], {}, {"a": None}, [None], "length", "error", float("nan")]
 
 
@@ -159,7 +172,7 @@ def mutated(value: Any, rng: random.Random) -> Any:
 def fuzz(maker: RowMaker, count: int, seed: int) -> None:
     rng = random.Random(seed)
     for number in range(count):
-        value = mutated(RICH, rng)
+        value = mutated((RICH, PARTS, NATIVE)[number % 3], rng)
         rows = maker.rows([Job(str(number), value)], {})
         assert rows
         for row in rows:

@@ -1,5 +1,6 @@
 """What engines load: names, shapes and config keys as the engines' own loaders want them."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pipeline.errors import ArtifactError
 from pipeline.export import stage
 from pipeline.schema.target import TargetRecord
 from pipeline.tensors import load_tensors
+from tests.export.engine_loaders import EngineDrafter, load_as_sglang, load_as_vllm
 from tests.tiny import VOCAB, random_drafter, random_pack
 
 MEASURED: dict[str, Any] = {
@@ -64,6 +66,21 @@ def test_vllm_gets_the_same_tensors_by_speculators_names(tmp_path: Path, kimi: T
     assert {name.replace("midlayer.", "layers.0.") for name in SHAPES} == set(theirs)
     for name, tensor in ours.items():
         assert torch.equal(theirs[name.replace("midlayer.", "layers.0.")], tensor)
+
+
+@pytest.mark.parametrize(("engine", "load"), [("sglang", load_as_sglang), ("vllm", load_as_vllm)])
+def test_an_engine_fills_every_parameter_skips_nothing_but_t2d_and_computes_our_logits(
+    tmp_path: Path, kimi: TargetRecord, engine: str, load: Callable[[Path], EngineDrafter]
+) -> None:
+    """Automodel 2447, verl-SpeCo 67, SpecForge 534 and 76: engines skip names that they do not know, and read d2t as offsets."""
+    drafter, pack = random_drafter(), random_pack([(5, 6)])
+    loaded = load(export(tmp_path, kimi) / engine)
+    assert loaded.skipped == ["t2d"]
+    assert not [name for name, tensor in loaded.parameters.items() if tensor.isnan().any()]
+    assert loaded.hot_ids is not None
+    assert torch.equal(loaded.hot_ids, drafter.to_target_ids(torch.arange(50)))
+    hidden = next(unroll(drafter, pack.aux, plan_unroll(pack, 1, every_row=True)))
+    torch.testing.assert_close(loaded.logits(pack.aux[:-1], drafter.embed(pack.token_ids[1:])), drafter.logits(hidden), atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])

@@ -202,6 +202,9 @@ def test_weights_of_another_vocabulary_than_the_target_record_are_refused(build:
 def test_a_folder_without_weights_says_what_it_lacks(tmp_path: Path) -> None:
     with pytest.raises(AerieError, match=r"neither config.json \(a checkpoint\) nor target.json"):
         find_source(tmp_path)
+    (tmp_path / "target.json").write_text('{"model": "moonshotai/Kimi-K2.5", "revision": null}')
+    with pytest.raises(AerieError, match=r"target\.revision is null"):
+        find_source(tmp_path)
 
 
 def test_no_accepted_row_gives_an_empty_index_and_a_stamp_of_zero(build: Build) -> None:

@@ -96,7 +96,7 @@ def test_a_resumed_run_has_the_weights_rates_and_order_of_one_that_was_never_sto
     ends_of_epoch = {sum(map(len, epochs[: number + 1])) for number in range(len(epochs))}
     for packs in steps[:stop]:
         rate = learning_rate(progress.step, len(steps), learner.settings.lr, learner.settings.warmup)
-        result = learner.step(load_packs(corpus, packs), rate, Processes())
+        result = learner.step(load_packs(corpus, packs), rate)
         progress.step += 1
         progress.rows.append(stage._row(progress.step, 1 if progress.step <= len(epochs[0]) else 2, rate, result))
         progress.save(learner)
@@ -116,51 +116,97 @@ def test_a_training_that_diverges_is_an_error_and_leaves_no_checkpoint(build: Bu
 def test_a_saved_run_of_other_settings_is_not_taken_up(build: Build, tmp_path: Path) -> None:
     learner, corpus = learner_of(build)
     for packs in schedule(corpus, learner.settings)[0][:2]:
-        learner.step(load_packs(corpus, packs), 0.1, Processes())
+        learner.step(load_packs(corpus, packs), 0.1)
     progress = Progress(tmp_path / "x" / "checkpoint", "key of other settings")
     progress.step = 2
     progress.save(learner)
     assert sha256_folder(train(build, tmp_path / "x") / "checkpoint") == sha256_folder(train(build, tmp_path / "y") / "checkpoint")
 
 
+def test_a_saved_run_of_other_code_is_not_taken_up(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, corpus = learner_of(build)
+    before = stage._key(learner.settings, corpus)
+    monkeypatch.setattr(stage, "running_code", lambda name: {"code": f"another {name}", "libraries": {}})
+    assert stage._key(learner.settings, corpus) != before
+
+
+def test_processes_that_would_go_on_from_different_steps_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that does not see the first process's files would begin anew, and wait forever."""
+    monkeypatch.setattr(Processes, "total", lambda _self, _steps: torch.tensor([40, 0]))
+    with pytest.raises(ArtifactError, match=r"different steps, \[40, 0\] by rank: build/drafter must lie on storage that all machines share"):
+        Processes(0, 2).agree(40, torch.device("cpu"))
+
+
+def test_the_loss_is_a_weighted_mean(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights all alike change nothing; a row of weight 2 counts as two of it."""
+    learner, corpus = learner_of(build)
+    (first, second) = schedule(corpus, learner.settings)[0][0][0][:2]
+    plain = learner.step([corpus.packed([first, second])], 0.0)
+    twice = learner.step([corpus.packed([first, second, first])], 0.0)
+    once = type(corpus).weights
+    monkeypatch.setattr(type(corpus), "weights", lambda self, ref: once(self, ref) * 0.5)
+    assert learner.step([corpus.packed([first, second])], 0.0).loss == pytest.approx(plain.loss, rel=1e-5)
+    monkeypatch.setattr(type(corpus), "weights", lambda self, ref: once(self, ref) * (2 if ref == first else 1))
+    weighed = learner.step([corpus.packed([first, second])], 0.0)
+    assert weighed.loss == pytest.approx(twice.loss, rel=1e-5)
+    assert weighed.grad_norm == pytest.approx(twice.grad_norm, rel=1e-4)
+
+
 _TWO = """
 import sys; from pathlib import Path
+from contextlib import nullcontext
 from pipeline.train import stage
+from pipeline.train.loop import Learner
+from pipeline.train.processes import joined
 from tests.tiny import train_settings
 b, out = Path(sys.argv[1]), Path(sys.argv[2])
-config = stage.Config(train=train_settings(accumulate=2), names=["a", "b"])
-stage.run(config, stamps=b/"extracted", hidden={n: b/n/"hidden" for n in "ab"}, record=b/"fingerprint.json", model=b/"model", checkpoint=out/"checkpoint", log=out/"log.csv")
+def run(parallel):
+    config = stage.Config(train=train_settings(accumulate=3, save_every=1, parallel=parallel), names=["a", "b"])
+    folder = out/parallel
+    stage.run(config, stamps=b/"extracted", hidden={n: b/n/"hidden" for n in "ab"}, record=b/"fingerprint.json", model=b/"model", checkpoint=folder/"checkpoint", log=folder/"log.csv")
+step, done = Learner.step, []
+def killed_in_the_fourth_step(learner, packs, rate):
+    done.append(learner.sharded)
+    if len(done) == 4:
+        raise KeyboardInterrupt
+    return step(learner, packs, rate)
+with joined("cpu") as group:
+    stage.joined = lambda device: nullcontext(group)  # processes join once
+    run("ddp")
+    Learner.step = killed_in_the_fourth_step
+    try:
+        run("fsdp")
+    except KeyboardInterrupt:
+        assert done == [True] * 4
+    Learner.step = step
+    run("fsdp")
 """
 
 
 @pytest.mark.slow
-def test_two_processes_over_gloo_give_the_weights_of_one(build: Build, tmp_path: Path) -> None:
+def test_two_processes_over_gloo_give_the_weights_of_one_whole_or_sharded_and_also_after_a_kill(build: Build, tmp_path: Path) -> None:
+    """With three packs a step one process has two and the other one; in the last step of an epoch one has none."""
     (tmp_path / "two.py").write_text(_TWO)
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        str(tmp_path / "two.py"),
-        str(build.folder),
-        str(tmp_path / "2"),
-    ]
-    run = subprocess.run(command, cwd=ROOT, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [str(tmp_path / "two.py"), str(build.folder), str(tmp_path)]
+    run = subprocess.run(command, cwd=ROOT, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr[-2000:]
-    one = load_tensors(train(build, tmp_path / "1", accumulate=2) / "checkpoint" / "model.safetensors")
-    two = load_tensors(tmp_path / "2" / "checkpoint" / "model.safetensors")
-    for name, tensor in one.items():
-        torch.testing.assert_close(two[name], tensor, atol=1e-5, rtol=1e-5, msg=name)
+    assert run.stdout.count("continues after step 3") == 1
+    train(build, tmp_path / "one", accumulate=3, save_every=1)
+    one = load_tensors(tmp_path / "one" / "checkpoint" / "model.safetensors")
+    for parallel in ("ddp", "fsdp"):
+        two = load_tensors(tmp_path / parallel / "checkpoint" / "model.safetensors")
+        assert one.keys() == two.keys()
+        for name, tensor in one.items():
+            torch.testing.assert_close(two[name], tensor, atol=1e-5, rtol=1e-5, msg=f"{parallel}: {name}")
 
 
 def test_gradient_accumulation_is_one_large_batch(build: Build) -> None:
     few, corpus = learner_of(build, accumulate=4)
     (packs, *_) = schedule(corpus, few.settings)[0]
     one, _ = learner_of(build)
-    split = few.step(load_packs(corpus, packs), 0.0, Processes())
-    whole = one.step(load_packs(corpus, [[ref for refs in packs for ref in refs]]), 0.0, Processes())
+    split = few.step(load_packs(corpus, packs), 0.0)
+    whole = one.step(load_packs(corpus, [[ref for refs in packs for ref in refs]]), 0.0)
     assert split.loss == pytest.approx(whole.loss, rel=1e-5)
     assert split.grad_norm == pytest.approx(whole.grad_norm, rel=1e-4)
 
@@ -170,7 +216,7 @@ def test_bfloat16_autocast_stays_close_to_float32(build: Build, loss: str) -> No
     results = []
     for dtype in ("float32", "bfloat16"):
         learner, corpus = learner_of(build, dtype=dtype, loss=loss)
-        results.append(learner.step(load_packs(corpus, schedule(corpus, learner.settings)[0][0]), 0.0, Processes()))
+        results.append(learner.step(load_packs(corpus, schedule(corpus, learner.settings)[0][0]), 0.0))
     assert results[1].loss == pytest.approx(results[0].loss, rel=0.03)
     assert results[1].grad_norm == pytest.approx(results[0].grad_norm, rel=0.1)
 

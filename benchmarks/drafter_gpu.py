@@ -1,0 +1,138 @@
+"""The drafter on a GPU: extraction against the bare forward pass, and training steps, for a random target of 0.8 B parameters in bfloat16.
+
+    python -m benchmarks.drafter_gpu            needs a GPU; figures go to benchmarks/results/, with the device's name
+    python -m benchmarks.drafter_gpu --small    a few seconds on any machine, to see that it works; nothing is kept
+
+Extraction: rows of 20 to 1,000 tokens, packed, stored in the background; wall time of the best of some passes, at least 85 % of the bare pass is
+wanted. Training: the train stage's own step, autocast, seven steps of the unroll over packed rows of 1,024 tokens.
+"""
+
+import argparse
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from benchmarks.drafter_extract import compare, random_rows
+from benchmarks.results import save
+from pipeline.eagle3.config import DrafterConfig
+from pipeline.eagle3.drafter import Drafter, initialize
+from pipeline.eagle3.unroll import Pack
+from pipeline.models import Ends, Source, Target, default_layers
+from pipeline.train.config import TrainSection
+from pipeline.train.loop import Learner
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of everything."""
+
+    hidden: int
+    inner: int
+    layers: int
+    heads: int
+    kv_heads: int
+    vocab: int
+    draft_vocab: int
+    rows: int
+    tokens_per_batch: int
+    row: int
+    rows_per_pack: int
+    steps: int
+
+
+FULL = Size(1536, 4096, 16, 12, 4, 128_000, 32_000, rows=600, tokens_per_batch=16_384, row=1024, rows_per_pack=8, steps=12)
+SMALL = Size(64, 128, 8, 2, 1, 8000, 500, rows=6, tokens_per_batch=512, row=32, rows_per_pack=2, steps=3)
+
+
+def make_target(size: Size, device: torch.device) -> Target:
+    """Draw a Llama in bfloat16."""
+    config = LlamaConfig(
+        vocab_size=size.vocab, hidden_size=size.hidden, intermediate_size=size.inner, num_hidden_layers=size.layers, num_attention_heads=size.heads,
+        num_key_value_heads=size.kv_heads, tie_word_embeddings=False, dtype=torch.bfloat16,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    with device:
+        return Target(LlamaForCausalLM(config).to(torch.bfloat16), Source("random"))
+
+
+def make_learner(size: Size, target: Target) -> Learner:
+    """Draw a drafter for the target, with the training settings of large targets."""
+    settings = TrainSection(
+        algorithm="eagle3", draft_vocab_size=size.draft_vocab, ttt_steps=7, step_decay=0.8, epochs=1, tokens_per_batch=size.row * size.rows_per_pack,
+        lr=1e-4, warmup=0, clip=0.5, dtype="bfloat16", device=target.device.type, threads=None,
+    )  # fmt: skip
+    config = DrafterConfig(
+        hidden_size=size.hidden, intermediate_size=size.inner, num_heads=size.heads, num_kv_heads=size.kv_heads, head_dim=size.hidden // size.heads,
+        vocab_size=size.vocab, draft_vocab_size=size.draft_vocab, rms_norm_eps=1e-6, rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        max_position_embeddings=4096, layer_ids=default_layers(size.layers), target_layers=size.layers, target_sha256="", target_name="random", trained_on={},
+        training={},
+    )  # fmt: skip
+    embedding, head = (weight.detach().float() for weight in (target.model.get_input_embeddings().weight, target.head.weight))
+    used = torch.arange(size.draft_vocab)
+    drafter = Drafter(config, embedding.cpu(), used)
+    initialize(drafter, head[: size.draft_vocab].cpu(), 0)
+    ends = Ends(embedding, head, target.norm.float(), target.config, [], target.source)
+    return Learner(drafter.to(target.device), ends, settings)
+
+
+def train_steps(size: Size, learner: Learner) -> dict[str, float]:
+    """Time whole training steps; the first two warm up."""
+    tokens = size.row * size.rows_per_pack
+    weights = (torch.arange(size.row) >= size.row // 4).float().repeat(size.rows_per_pack)
+    states = torch.randn(tokens, 4 * size.hidden, dtype=torch.bfloat16)
+    pack = Pack(
+        torch.randint(size.vocab, (tokens,)),
+        states[:, : 3 * size.hidden].contiguous(),
+        states[:, 3 * size.hidden :].contiguous(),
+        weights,
+        (size.row,) * size.rows_per_pack,
+    )
+    on_gpu = learner.device.type == "cuda"
+    seconds = []
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    for _ in range(size.steps):
+        begin = time.perf_counter()
+        loss = learner.step([pack], 1e-4).loss  # reading the loss waits for the GPU
+        seconds.append(time.perf_counter() - begin)
+    middle = sorted(seconds[2:])[len(seconds[2:]) // 2]
+    peak = torch.cuda.max_memory_allocated() >> 20 if on_gpu else 0
+    return {
+        "tokens_per_step": tokens,
+        "steps_of_unroll": 7,
+        "seconds": round(middle, 4),
+        "tokens_per_s": round(tokens / middle),
+        "peak_mib": peak,
+        "loss": round(loss, 4),
+    }
+
+
+def measure(size: Size, device: torch.device) -> dict[str, Any]:
+    """Both measurements."""
+    target = make_target(size, device)
+    rows = random_rows(torch.linspace(20, 1000 if size is FULL else 60, size.rows).long().tolist())
+    extraction = compare(target, default_layers(size.layers), rows, size.tokens_per_batch, 3)
+    return {"extraction": extraction, "training": train_steps(size, make_learner(size, target))}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure; give the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true", help="small sizes, on any device, nothing kept")
+    a = parser.parse_args(argv)
+    if a.small:
+        print(measure(SMALL, torch.device("cuda" if torch.cuda.is_available() else "cpu")))
+        return 0
+    if not torch.cuda.is_available():
+        print("drafter_gpu: no GPU that torch can use here; --small shows on any machine that this benchmark works", file=sys.stderr)
+        return 2
+    save("drafter_gpu", {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "dtype": "bfloat16", **measure(FULL, torch.device("cuda"))})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
