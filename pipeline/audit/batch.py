@@ -72,12 +72,15 @@ class Batch:
         self.size = table.num_rows
         self.prompts: list[dict[str, Any] | None] = prompts if prompts is not None else [None] * self.size
         self.responses: list[Any] = responses if responses is not None else [None] * self.size
+        self._columns: dict[str, list[Any]] = {}
         self._hits: dict[int, Hits] = {}
         self._grams: dict[int, Hashes] = {}
 
     def column(self, name: str) -> list[Any]:
         """One column as Python values."""
-        return self.table.column(name).to_pylist()  # type: ignore[no-any-return]
+        if name not in self._columns:
+            self._columns[name] = self.table.column(name).to_pylist()
+        return self._columns[name]
 
     @cached_property
     def ids(self) -> list[str]:
@@ -115,7 +118,7 @@ class Batch:
             return np.zeros(self.size, dtype=np.bool_)
         opens, closes = (self._in_tail(token) for token in (think_open, think_close))
         unknown = (self.prompt.lengths == 0) & (self.context.record.chat == "kimi_k25")
-        return (opens & ~closes) | unknown
+        return np.asarray((opens & ~closes) | unknown)
 
     def _in_tail(self, token: int | None) -> NDArray[np.bool_]:
         """Whether an id is among the last three of each prompt."""
@@ -205,4 +208,4 @@ class Batch:
         tails = [self.prompt[row][-_TAIL:] for row in range(self.size)]
         data, bounds = self.context.bytes_of(np.concatenate([*tails, np.zeros(0, dtype=np.int32)]))
         edges = bounds[np.cumsum([0, *map(len, tails)])].tolist()
-        return [str(data[start:end], "utf-8", "replace") for start, end in pairwise(edges)]
+        return [data[start:end].decode("utf-8", "replace") for start, end in pairwise(edges)]

@@ -60,12 +60,12 @@ class Context:
         """Which of CONTROL and REPLACEMENT each id's bytes may be a part of; [len(ids)]."""
         return np.asarray(self.suspects.take(self._places(ids)))
 
-    def bytes_of(self, ids: NDArray[np.int32]) -> tuple[memoryview, NDArray[np.int32]]:
+    def bytes_of(self, ids: NDArray[np.int32]) -> tuple[bytes, NDArray[np.int32]]:
         """Bytes of all ids joined, and where each id's bytes begin; [len(ids) + 1], the last one the end."""
         taken = self.table.take(pa.array(self._places(ids)))
         _, offsets, data = taken.buffers()
         bounds = np.frombuffer(offsets, dtype=np.int32, count=len(ids) + 1) if len(ids) else np.zeros(1, dtype=np.int32)
-        return memoryview(data if data is not None else b""), bounds
+        return (b"" if data is None else data.to_pybytes()), bounds
 
     def role(self, name: str) -> int | None:
         """Id of the token that plays a role, or None where the format has none."""

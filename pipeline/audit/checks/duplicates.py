@@ -1,6 +1,7 @@
 """Rows that repeat another row: checks over all rows of a dataset, from a few bytes kept of each."""
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from pipeline.audit.batch import Batch, Ragged
 from pipeline.audit.checks.registry import Complaint, across
 from pipeline.audit.config import CheckSection, DuplicateSection, NearDuplicateSection
-from pipeline.audit.grams import mix, sequence_hash
+from pipeline.audit.grams import hash_bytes, mix
 
 Names = Callable[[int], str]
 _SEED = 0
@@ -22,8 +23,9 @@ _SOME = 1 << 14
 
 def _hashes(ids: Ragged, min_tokens: int) -> NDArray[np.uint64]:
     """Hash of each row's ids, 0 for a row that is too short; [rows]."""
-    lengths = ids.lengths.tolist()
-    return np.array([sequence_hash(ids[row]) if length >= max(min_tokens, 1) else _NONE for row, length in enumerate(lengths)], dtype=np.uint64)
+    data, least = np.ascontiguousarray(ids.values, dtype="<i4").tobytes(), 4 * max(min_tokens, 1)
+    bounds = (4 * ids.starts).tolist()
+    return np.array([hash_bytes(data[start:end]) if end - start >= least else _NONE for start, end in pairwise(bounds)], dtype=np.uint64)
 
 
 def repeats(facts: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -69,14 +71,14 @@ def _each(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
 
 def signatures(batch: Batch, settings: NearDuplicateSection) -> NDArray[np.uint16]:
     """MinHash signature of the set of each answer's n-grams, the low half of each minimum; zeros for one that is too short; [rows, permutations]."""
-    lengths = batch.completion.lengths
-    grams = [batch.grams(row, settings.n) if lengths[row] >= settings.min_tokens else np.zeros(0, np.uint64) for row in range(batch.size)]
-    offsets = np.concatenate([[0], np.cumsum([len(found) for found in grams])]).astype(np.uint64)
-    flat = np.concatenate([*grams, np.zeros(0, np.uint64)])
-    matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(flat, offsets, settings.permutations, _SEED)
-    rows = np.array(matrix.to_rows(), dtype=np.uint32).reshape(batch.size, settings.permutations)
-    rows[[len(found) == 0 for found in grams]] = 0
-    return rows.astype(np.uint16)
+    found = np.zeros((batch.size, settings.permutations), dtype=np.uint16)
+    rows = np.flatnonzero(batch.completion.lengths >= max(settings.min_tokens, settings.n))
+    if len(rows):
+        grams = [batch.grams(row, settings.n) for row in rows.tolist()]
+        offsets = np.cumsum([0, *map(len, grams)], dtype=np.uint64)
+        matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(np.concatenate(grams), offsets, settings.permutations, _SEED)
+        found[rows] = np.array(matrix.to_rows(), dtype=np.uint32)
+    return found
 
 
 def near_pairs(facts: NDArray[np.uint16], settings: NearDuplicateSection) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
