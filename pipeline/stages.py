@@ -46,7 +46,12 @@ STAGES = (
             "provider": "provider",
         },
         reads={"prompts": "build/{d}/prompts.jsonl", **TARGET, **WEIGHTS},
-        writes={"responses": "build/{d}/responses.jsonl", "summary": "build/{d}/generate.json"},
+        writes={
+            "responses": "build/{d}/responses.jsonl",
+            "summary": "build/{d}/generate.json",
+            "timings": "build/{d}/timings.jsonl",
+            "timings_summary": "build/{d}/timings.json",
+        },
     ),
     Stage(
         "reconstruct",
