@@ -78,6 +78,7 @@ STAGES = (
             "prompts": "build/{d}/prompts.jsonl",
             "responses": "build/{d}/responses.jsonl",
             "generated": "build/{d}/generate.json",
+            "timings": "build/{d}/timings.jsonl",
             "tokens": "build/{d}/tokens.parquet",
             **TARGET,
         },

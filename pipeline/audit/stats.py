@@ -150,6 +150,10 @@ class Stats:
         """Sum of a counter over all providers."""
         return sum((getattr(provider, name) for provider in self.providers.values()), Counter())
 
+    def latencies(self) -> dict[str, NDArray[np.float64]]:
+        """Milliseconds of each answer whose line has them, by provider."""
+        return {name: np.array(provider.latencies, dtype=np.float64) for name, provider in sorted(self.providers.items())}
+
     def deltas(self) -> NDArray[np.int64]:
         """Billed minus rebuilt tokens of each row that has both."""
         return np.concatenate([*(np.array(provider.deltas, dtype=np.int64) for provider in self.providers.values()), np.zeros(0, dtype=np.int64)])

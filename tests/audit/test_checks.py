@@ -10,6 +10,7 @@ import pytest
 from pipeline.audit.checks.catalog import CHECKS
 from pipeline.audit.config import ExpectSection, TokenPrice
 from pipeline.audit.context import Context
+from pipeline.audit.endpoints import Endpoints
 from pipeline.audit.grams import gram_hashes, sequence_hash
 from pipeline.audit.heldout import Heldout
 from pipeline.schema.tokens import Segment, TokenRow
@@ -122,7 +123,7 @@ def outcome_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         "provider_policy": [
             Case(row, context=lambda context: replace(context, allow=("beta/fp8",))),
             Case(row, context=lambda context: replace(context, deny=("Alpha",))),
-            Case(row, context=lambda context: replace(context, deny=("alfa",), tags={"alpha": ["alfa/fp8"]})),
+            Case(row, context=lambda context: replace(context, deny=("alfa",), endpoints=Endpoints(tags={"alpha": ["alfa/fp8"]}))),
             Case(row, response={**RESPONSE, "policy": "quantization nvfp4 is not admitted"}),
         ],
         "model_name": [Case(row, settings={"admit": ["kimi-k2.5"]})],
@@ -186,7 +187,7 @@ def billing_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         ],
         "cost": [
             Case(row, response=dear, settings={"prices": prices}),
-            Case(row, response=dear, context=lambda context: replace(context, prices={"alpha": TWO_PRICES}), says="$0.004600"),
+            Case(row, response=dear, context=lambda context: replace(context, endpoints=Endpoints(prices={"alpha": TWO_PRICES})), says="$0.004600"),
         ],
     }
 
@@ -303,8 +304,8 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         "provider_policy": [
             Case(row, context=lambda context: replace(context, allow=("ALPHA/int4",), deny=("beta",))),
             Case(replace(row, provider=None), context=lambda context: replace(context, deny=("alpha",))),
-            Case(row, context=lambda context: replace(context, allow=("alfa",), tags={"alpha": ["alfa/fp8"]})),
-            Case(row, context=lambda context: replace(context, deny=("alpha/turbo",), tags={"alpha": ["alpha/turbo", "alpha/fp8"]})),
+            Case(row, context=lambda context: replace(context, allow=("alfa",), endpoints=Endpoints(tags={"alpha": ["alfa/fp8"]}))),
+            Case(row, context=lambda context: replace(context, deny=("alpha/turbo",), endpoints=Endpoints(tags={"alpha": ["alpha/turbo", "alpha/fp8"]}))),
         ],
         "model_name": [Case(row, settings={"admit": ["kimi"]}), Case(row, response={}, settings={"admit": ["other"]})],
         "truncated": [Case(row)],
@@ -350,7 +351,7 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
             Case(row, response={**RESPONSE, "response": {"usage": {"cost": 9}}}, settings={"prices": prices}),
             Case(row, response={**RESPONSE, "response": {"usage": {**USAGE, "cost": 0.00465}}}, settings={"prices": prices}),
             Case(row, response={**RESPONSE, "response": {"usage": {**USAGE, "cost": 9}}}),
-            Case(row, context=lambda context: replace(context, prices={"alpha": TWO_PRICES})),
+            Case(row, context=lambda context: replace(context, endpoints=Endpoints(prices={"alpha": TWO_PRICES}))),
             Case(replace(row, provider="beta"), response={**RESPONSE, "response": {"usage": {**USAGE, "cost": 9}}}, settings={"prices": prices}),
         ],
         "token_loop": [Case(with_ids(row, [*ids[:2], *[22931] * 64, *ids[2:]])), Case(with_ids(row, []))],

@@ -124,6 +124,13 @@ def test_ids_of_a_larger_vocabulary_are_exit_code_2(tmp_path: Path, capsys: pyte
     )
 
 
+def test_a_few_rows_are_of_another_vocabulary_only_when_all_of_them_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = [{"output_ids": [5, 200000]}, {"output_ids": [6, 200001]}]
+    assert audit(write_jsonl(tmp_path / "x.jsonl", few), tmp_path / "out") == 2
+    assert "2 of the first 2 answers have ids outside" in capsys.readouterr().err
+    assert audit(write_jsonl(tmp_path / "y.jsonl", [*few, {"output_ids": [7]}]), tmp_path / "out") == 1
+
+
 def test_ids_of_another_tokenizer_are_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = splintr.Tokenizer.from_pretrained("cl100k_base")
     text = (Path(__file__).parent / "test_foreign.py").read_text("utf-8")
