@@ -47,6 +47,8 @@ details[open]>summary{border-bottom:1px solid var(--line);margin-bottom:.5rem}
 .toks i.s{background:none;border:1px solid var(--c3);border-radius:.6rem;padding:0 .4rem;color:var(--warn);font-weight:600}
 .toks i.b{outline:1px dashed var(--c4);outline-offset:-1px}.toks i.x{background:var(--nobg);color:var(--no);border:1px solid var(--no)}
 .toks i.h{background:var(--hit);outline:2px solid var(--c4)}
+pre{white-space:pre-wrap;background:var(--card);border-radius:.35rem;padding:.5rem .6rem;margin:.3rem 0;font-size:.85rem}
+pre.old{background:var(--nobg)}pre.new{background:var(--gobg)}
 svg{width:100%;max-width:40rem;height:auto;display:block}svg text{fill:var(--soft);font:12px system-ui,sans-serif}
 svg .axis{stroke:var(--line)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}.f4{fill:var(--c4)}.f5{fill:var(--c5)}
 .l1{stroke:var(--c1)}.l2{stroke:var(--c2)}.l3{stroke:var(--c3)}.l4{stroke:var(--c4)}.l5{stroke:var(--c5)}.line{fill:none;stroke-width:2}
