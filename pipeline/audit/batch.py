@@ -1,5 +1,6 @@
 """Some rows of a tokens table as flat arrays, with what several checks need worked out once."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -60,6 +61,20 @@ class Hits:
     """Position of the first occurrence in each row, or -1; [rows of the batch]."""
 
 
+def _delta(batch: "Batch", row: int) -> int | None:
+    """Billed minus held tokens of a row that has both."""
+    billed = batch.column("billed_tokens")[row]
+    return None if billed is None or not batch.present[row] else billed - int(batch.completion.lengths[row])
+
+
+_FILLS: dict[str, Callable[["Batch", int], Any]] = {
+    "provider": lambda batch, row: batch.answers[row].provider,
+    "finish_reason": lambda batch, row: batch.answers[row].finish_reason,
+    "billed_tokens": lambda batch, row: batch.answers[row].completion_tokens,
+    "count_delta": _delta,
+}
+
+
 class Batch:
     """Rows of the table from ``start`` on, in the columns of schema/tokens.py, with what came with them."""
 
@@ -77,9 +92,13 @@ class Batch:
         self._grams: dict[int, Hashes] = {}
 
     def column(self, name: str) -> list[Any]:
-        """One column as Python values."""
+        """One column as Python values; what a file from elsewhere does not know is taken from the response lines, where those are given."""
         if name not in self._columns:
-            self._columns[name] = self.table.column(name).to_pylist()
+            values = self.table.column(name).to_pylist()
+            fill = _FILLS.get(name)
+            if fill is not None and None in values:
+                values = [fill(self, row) if value is None else value for row, value in enumerate(values)]
+            self._columns[name] = values
         return self._columns[name]
 
     @cached_property

@@ -192,7 +192,7 @@ def _add_usage(provider: Provider, batch: Batch, rows: list[int]) -> None:
     models: Counter[str] = Counter()
     for row in rows:
         answer = batch.answers[row]
-        charged = (billed[row] if billed[row] is not None else answer.completion_tokens) or 0
+        charged = billed[row] or 0
         provider.prompt_tokens += answer.prompt_tokens if answer.prompt_tokens is not None else prompts[row]
         provider.completion_tokens += lengths[row]
         provider.billed_tokens += charged
