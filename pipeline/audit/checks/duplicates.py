@@ -30,15 +30,20 @@ def _hashes(ids: Ragged, min_tokens: int) -> NDArray[np.uint64]:
 
 def repeats(facts: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Each row whose hash an earlier row has, in order, and the first row with that hash; facts [rows]."""
+    rows, firsts, _befores = _same(facts)
+    sequence = np.argsort(rows)
+    return rows[sequence], firsts[sequence]
+
+
+def _same(facts: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Each row whose hash an earlier row has, with the first and the last row before it that have it; in the order of hashes."""
     order = np.argsort(facts, kind="stable")
     ordered = facts[order]
     begins = np.ones(len(facts), dtype=np.bool_)
     begins[1:] = ordered[1:] != ordered[:-1]
     firsts = order[np.flatnonzero(begins)][np.cumsum(begins) - 1]
     again = ~begins & (ordered != _NONE)
-    rows, firsts = order[again], firsts[again]
-    sequence = np.argsort(rows)
-    return rows[sequence], firsts[sequence]
+    return order[again], firsts[again], np.roll(order, 1)[again]
 
 
 def prompt_hashes(batch: Batch, _settings: CheckSection) -> NDArray[np.uint64]:
@@ -84,7 +89,7 @@ def signatures(batch: Batch, settings: NearDuplicateSection) -> NDArray[np.uint1
 def near_pairs(facts: NDArray[np.uint16], settings: NearDuplicateSection) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Each row that is much like an earlier one, in order, the first such row that a band brings to light, and how alike they are.
 
-    Two rows are compared when all values of a band agree.
+    A row is compared with the first and with the last row before it that have the same values in a band.
     """
     best = np.full(len(facts), len(facts), dtype=np.int64)
     alike = np.zeros(len(facts))
@@ -95,14 +100,14 @@ def near_pairs(facts: NDArray[np.uint16], settings: NearDuplicateSection) -> tup
         for column in range(band * width, (band + 1) * width):
             key = mix(key * np.uint64(31) + facts[:, column] + np.uint64(1))
         key[~some] = _NONE
-        rows, firsts = repeats(key)
-        earlier = firsts < best[rows]
-        rows, firsts = rows[earlier], firsts[earlier]
-        for start in range(0, len(rows), _SOME):
-            one, other = rows[start : start + _SOME], firsts[start : start + _SOME]
-            found = (facts[one] == facts[other]).mean(axis=1)
-            good = found >= settings.min_similarity
-            best[one[good]], alike[one[good]] = other[good], found[good]
+        rows, firsts, befores = _same(key)
+        for others in (befores, firsts):
+            earlier = np.flatnonzero(others < best[rows])
+            for start in range(0, len(earlier), _SOME):
+                one, other = (pairs[earlier[start : start + _SOME]] for pairs in (rows, others))
+                found = (facts[one] == facts[other]).mean(axis=1)
+                good = found >= settings.min_similarity
+                best[one[good]], alike[one[good]] = other[good], found[good]
     rows = np.flatnonzero(best < len(facts))
     return rows, best[rows], alike[rows]
 
