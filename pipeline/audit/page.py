@@ -140,8 +140,8 @@ def providers(summary: dict[str, Any], latencies: Latencies) -> Html:
                 percent(card["truncated_share"]),
                 percent(card["repeat_share"]),
                 money(card["usd_per_million"], 3),
-                money(card["cost_usd"]),
                 *(milliseconds(latency, share) for share in (50, 95)),
+                money(card["cost_usd"], 2),
             )
         )
     heads = (
@@ -156,13 +156,13 @@ def providers(summary: dict[str, Any], latencies: Latencies) -> Html:
         "Cut",
         "Repeats",
         "$ per M",
-        "Cost",
         "Latency",
-        "95 %",
+        "95 % within",
+        "Cost",
     )
     legend = (
         "Exact: ids or logprobs came with the answer. Known: exact, or the count agrees with the bill. Off by: mean difference of billed and rebuilt tokens. "
-        "$ per M: dollars per million billed answer tokens. Latency: median, and what 95 % of the answers stay within. "
+        "$ per M: dollars per million billed answer tokens. Latency: of the middle answer. "
         "Number format: of the endpoints that the policy admits; which of them gave an answer, no answer says."
     )
     models = [(name, model, count) for name, card in summary["providers"].items() for model, count in card["models"].items()]
@@ -181,7 +181,7 @@ def evidence(summary: dict[str, Any]) -> Html:
         stacked("How the ids are known", {"all": summary["evidence"], **mix}, EVIDENCE),
         tag(
             "p",
-            "ids: returned by the server. logprobs: from each token's bytes. count: encoded again, and as many as were billed. text: encoded again, count unknown or different. none: rejected.",
+            "ids: returned by the server. logprobs: from each token's bytes. count: encoded again, and as many as were billed. text: encoded again, count unknown or different. none: rejected, or not known.",
             class_="soft small",
         ),
         facts(

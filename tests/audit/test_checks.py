@@ -216,6 +216,8 @@ def content_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         "language": [
             Case(answer(tokenizer, content="Ответ на этот вопрос равен пяти, и это совсем просто."), says="0% of the prompt's"),
             Case(answer(tokenizer, content="Ответ"), settings={"min_letters": 5, "min_share": 1.0}),
+            Case(answer(tokenizer, content="Ответ на этот вопрос равен пяти.", prompt_ids=tokenizer.encode("What is two plus three?"))),
+            Case(answer(tokenizer, content="The answer to this question is five.", prompt_ids=tokenizer.encode("Сколько будет два плюс три?"))),
         ],
         "contamination": [
             Case(row, context=lambda context: replace(context, heldout=heldout)),

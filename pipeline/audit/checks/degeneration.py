@@ -75,8 +75,7 @@ def compression(batch: Batch, settings: CompressionSection) -> Iterator[Complain
 
 @check("language", "The answer is written in a script that the prompt uses.")
 def language(batch: Batch, settings: LanguageSection) -> Iterator[Complaint]:
-    asked_nothing = batch.prompt.lengths == 0
-    for row in np.flatnonzero(batch.present & ~asked_nothing).tolist():
+    for row in np.flatnonzero(batch.present).tolist():
         if batch.contents[row].isascii() and batch.prompt_texts[row].isascii():
             continue
         shares, letters = script_shares(batch.contents[row])

@@ -41,13 +41,15 @@ def one_think_close(batch: Batch, _settings: CheckSection) -> Iterator[Complaint
 @check("think_close_position", "The reasoning is closed before the end token, and something stands between the two.")
 def think_close_position(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     close, end = batch.hits(batch.context.role("think_close")).first, batch.hits(batch.context.role("end")).first
-    late = (close >= batch.completion.lengths - 2) | ((end >= 0) & (end < close))
-    for row in np.flatnonzero(batch.present & (close >= 0) & late).tolist():
-        at, length = int(close[row]), len(batch.completion[row])
-        if 0 <= end[row] < at:
+    lengths = batch.completion.lengths
+    late = (end >= 0) & (end < close)
+    nothing_after = (close >= lengths - 2) & ~batch.cut
+    for row in np.flatnonzero(batch.present & (close >= 0) & (late | nothing_after)).tolist():
+        at = int(close[row])
+        if late[row]:
             yield Complaint(row, at, f"think-close at {at} stands after the end token at {end[row]}")
-        elif not batch.cut[row]:
-            yield Complaint(row, at, f"think-close at {at} of {length} tokens: no answer follows it")
+        else:
+            yield Complaint(row, at, f"think-close at {at} of {lengths[row]} tokens: no answer follows it")
 
 
 @check("one_end_token", "The end token occurs exactly once (not at all where the token limit came first).")
