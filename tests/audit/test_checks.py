@@ -180,7 +180,11 @@ def billing_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
     prices = {"alpha": TokenPrice(prompt=0.6, completion=2.0)}
     dear = {**RESPONSE, "response": {"usage": {**USAGE, "cost": 0.0056}}}
     return {
-        "count_difference": [Case(replace(row, count_delta=65, billed_tokens=390)), Case(replace(row, count_delta=-65, billed_tokens=390), says="65 fewer")],
+        "count_difference": [
+            Case(replace(row, count_delta=65, billed_tokens=390)),
+            Case(replace(row, count_delta=-65, billed_tokens=390), says="65 fewer"),
+            Case(replace(row, count_delta=None, billed_tokens=None), says="billed 2000"),
+        ],
         "reasoning_count": [
             Case(long, first(long.completion_ids, THINK_CLOSE)),
             Case(with_ids(row, [THINK_CLOSE, 13, END]), 0, response={"response": {"usage": {"completion_tokens_details": {"reasoning_tokens": 30}}}}),
@@ -305,7 +309,7 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         "control_characters": [Case(answer(tokenizer, content="\ta\r\n\u00e9\u00a0b")), Case(answer(tokenizer, content="\x07"), settings={"max_count": 1})],
         "provider_policy": [
             Case(row, context=lambda context: replace(context, allow=("ALPHA/int4",), deny=("beta",))),
-            Case(replace(row, provider=None), context=lambda context: replace(context, deny=("alpha",))),
+            Case(replace(row, provider=None), response={}, context=lambda context: replace(context, deny=("alpha",))),
             Case(row, context=lambda context: replace(context, allow=("alfa",), endpoints=Endpoints(tags={"alpha": ["alfa/fp8"]}))),
             Case(row, context=lambda context: replace(context, deny=("alpha/turbo",), endpoints=Endpoints(tags={"alpha": ["alpha/turbo", "alpha/fp8"]}))),
         ],
@@ -338,7 +342,8 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         "count_difference": [
             Case(replace(row, count_delta=16, billed_tokens=100)),
             Case(replace(row, count_delta=20, billed_tokens=1000)),
-            Case(replace(row, count_delta=None, billed_tokens=None)),
+            Case(replace(row, count_delta=None, billed_tokens=None), response={}),
+            Case(replace(row, count_delta=None, billed_tokens=5000, status="reject")),
         ],
         "reasoning_count": [
             Case(row, response={"response": {"usage": {"completion_tokens_details": {"reasoning_tokens": count}}}}) for count in (0, close + 16)
