@@ -12,6 +12,7 @@ from pipeline.audit.answer import Answer
 from pipeline.audit.batch import Batch, ragged
 from pipeline.audit.config import AuditSection
 from pipeline.audit.context import Context
+from pipeline.audit.endpoints import Endpoints
 from pipeline.audit.engine import Part, RowFinding, active
 from pipeline.audit.samples import Samples
 from pipeline.audit.source import Rows
@@ -23,8 +24,9 @@ from pipeline.schema.sketch import SCHEMA as SKETCH
 
 _FACTS = [field for field in SKETCH if field.name != "id"]
 SCHEMA = pa.schema([pa.field("told", pa.binary()), *_FACTS])
-"""`told` is JSON: findings, numbers of the answer that the statistics take, tool calls."""
-_NUMBERS = ("prompt_tokens", "completion_tokens", "cost_usd", "latency_ms")
+"""`told` is JSON: findings, facts of the response line, number of tool calls."""
+_KNOWN = ("provider", "model", "finish_reason", "prompt_tokens", "completion_tokens", "cost_usd", "latency_ms")
+"""What of the response line the statistics take, and what fills columns that a file lacks."""
 _SMALL = ("id", "evidence", "count_delta", "billed_tokens", "finish_reason", "provider", "notes", "status", "reason")
 
 
@@ -40,7 +42,7 @@ def told_of(batch: Batch, part: Part) -> pa.RecordBatch:
     for row, finding in part.found:
         findings[row].append([finding.check, finding.severity, finding.message, finding.position])
     told = [
-        orjson.dumps([found, answer.model, [getattr(answer, name) for name in _NUMBERS], calls])
+        orjson.dumps([found, [getattr(answer, name) for name in _KNOWN], calls])
         for found, answer, calls in zip(findings, batch.answers, batch.calls, strict=True)
     ]
     return pa.RecordBatch.from_arrays([pa.array(told, pa.binary()), *(part.sketch.column(field.name) for field in _FACTS)], schema=SCHEMA)
@@ -51,9 +53,9 @@ def part_of(batch: Batch, told: pa.RecordBatch) -> Part:
     found: list[RowFinding] = []
     answers, calls = [], []
     for row, (row_id, line) in enumerate(zip(batch.ids, told.column("told").to_pylist(), strict=True)):
-        findings, model, numbers, count = orjson.loads(line)
+        findings, known, count = orjson.loads(line)
         found += [(row, Finding(row_id, *finding)) for finding in findings]
-        answers.append(Answer(model=model, **dict(zip(_NUMBERS, numbers, strict=True))))
+        answers.append(Answer(**dict(zip(_KNOWN, known, strict=True))))
         calls.append(count)
     batch.answers, batch.calls = answers, calls
     stats, samples = Stats(), Samples()
@@ -105,9 +107,14 @@ class KeptAudit:
 
     def _key(self, provider: str | None, *parts: bytes) -> bytes:
         if provider not in self._providers:
-            prices = [price.model_dump(mode="json") for price in self._context.prices.get(provider or "", [])]
-            self._providers[provider] = to_json([prices, self._context.tags.get(provider or "", [])])
+            self._providers[provider] = to_json(_listed(self._context.endpoints, provider))
         return self._kept.key(self._providers[provider], *parts)
+
+
+def _listed(endpoints: Endpoints, provider: str | None) -> list[Any]:
+    """Everything that was listed of a provider; of all when the table does not name it, since the response line may."""
+    names = sorted({*endpoints.prices, *endpoints.tags}) if provider is None else [provider]
+    return [[name, [price.model_dump(mode="json") for price in endpoints.prices.get(name, [])], endpoints.tags.get(name, [])] for name in names]
 
 
 class Fresh(NamedTuple):
