@@ -41,7 +41,7 @@ def close_partial(folder: Path) -> None:
 
 
 def check_space(folder: Path, needed: int, tokens: int, token_bytes: int) -> None:
-    """Stop before the first forward pass when the states will not fit.
+    """Say what the states will take, and stop before the first forward pass when they will not fit.
 
     Raises:
         DiskError: with the numbers.
@@ -49,6 +49,7 @@ def check_space(folder: Path, needed: int, tokens: int, token_bytes: int) -> Non
     """
     free = shutil.disk_usage(folder).free
     done = sum(path.stat().st_size for path in folder.glob("shard-*"))
+    print(f"extract: {tokens:,} tokens of {token_bytes:,} bytes: {needed:,} bytes of states, {done:,} of them there; {free:,} bytes are free", flush=True)
     if needed - done > free:
         raise DiskError(
             f"{folder.parent}: hidden states need {needed:,} bytes ({tokens:,} tokens of {token_bytes:,} bytes), {done:,} are there, {free:,} are free: "
