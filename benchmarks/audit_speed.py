@@ -91,7 +91,7 @@ def audit_rate(path: Path, workers: int) -> dict[str, float]:
             Source(parquet(path)),
             context,
             load_section("default"),
-            Outputs(out / "a.parquet", out / "f.parquet", out / "r.html", out / "s.json"),
+            Outputs.in_folder(out),
             workers=workers,
         )
         spent, cpu = time.perf_counter() - start, cpu_seconds() - begun

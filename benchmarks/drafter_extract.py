@@ -42,7 +42,7 @@ def main() -> None:
     target = Target(LlamaForCausalLM(config), Source("random"))
     pack_attention(target)
     lengths = torch.linspace(20, 1000, a.rows).long().tolist()
-    rows = [Row(str(number), torch.randint(8000, (length,), dtype=torch.int32), 1) for number, length in enumerate(lengths)]
+    rows = [Row(str(number), torch.randint(8000, (length,), dtype=torch.int32), 1, []) for number, length in enumerate(lengths)]
     planned = list(batches(rows, TOKENS_PER_BATCH, padded=False))
     padded = list(batches(rows, TOKENS_PER_BATCH, padded=True))
     computed = sum(max(len(rows[n].token_ids) for n in batch) * len(batch) for batch in padded)

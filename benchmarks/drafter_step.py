@@ -1,9 +1,12 @@
-"""A training step's cost: causal block plus diagonals, loss in chunks, against dense [L, K L] masks in scaled_dot_product_attention.
+"""A training step's cost against the same step written plainly, with dense [L, K L] masks in scaled_dot_product_attention.
 
-    python -m benchmarks.drafter_step ours|dense-attention|dense [--length 1024 --steps 7 --hidden 256 --vocab 8000 --repeat 3]
+    python -m benchmarks.drafter_step [--length 1024 --steps 7 --hidden 256 --vocab 8000 --prompt 1 --repeat 3 --threads 1]
+    python -m benchmarks.drafter_step --one ours|dense|dense-attention [--profile]
 
-`dense` is the step written plainly: one mask over all steps' keys, logits of every position kept for the backward pass.
-`dense-attention` differs from ours in the attention alone. One variant a process, so that the peak of memory is its own.
+A step is forward, backward, clipping and AdamW over one conversation of which all but the first ``prompt`` tokens are supervised. `ours`
+is the step of the train stage. `dense` is written plainly: a mask over all keys of all steps so far, and the logits of every step and
+position kept for the backward pass. `dense-attention` differs from ours in the unroll alone. One variant a process, so that the peak of
+memory is its own; speed is in processor seconds too, since wall time on a busy machine says little.
 """
 
 import argparse
@@ -11,18 +14,29 @@ import json
 import resource
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from benchmarks.results import in_a_process, save
 from pipeline.eagle3.config import DrafterConfig
 from pipeline.eagle3.drafter import Drafter, initialize
-from pipeline.eagle3.losses import Teacher, head_loss
-from pipeline.eagle3.unroll import Pack, Plan, plan_unroll, unroll
+from pipeline.eagle3.losses import head_loss
+from pipeline.eagle3.unroll import Pack, Plan, plan_unroll
+from pipeline.models import Ends, Source
+from pipeline.train.config import TrainSection
+from pipeline.train.loop import Learner
+from pipeline.train.processes import Processes
+
+VARIANTS = ["ours", "dense", "dense-attention"]
+DECAY = 0.8
 
 
-def make(length: int, hidden: int, vocab: int) -> tuple[Drafter, Pack, torch.Tensor]:
-    """Draw a drafter, one conversation of which all but the first token is supervised, and the teacher's head rows."""
+def make(length: int, prompt: int, hidden: int, vocab: int, steps: int) -> tuple[Learner, Pack]:
+    """Draw a drafter with its teacher and optimizer, and one conversation."""
     config = DrafterConfig(
         hidden_size=hidden, intermediate_size=2 * hidden, num_heads=hidden // 64, num_kv_heads=hidden // 64, head_dim=64, vocab_size=vocab, draft_vocab_size=vocab,
         rms_norm_eps=1e-6, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, max_position_embeddings=length + 16, layer_ids=[2, 4, 5],
@@ -30,10 +44,15 @@ def make(length: int, hidden: int, vocab: int) -> tuple[Drafter, Pack, torch.Ten
     )  # fmt: skip
     torch.manual_seed(0)
     drafter = Drafter(config, torch.randn(vocab, hidden), torch.arange(vocab))
-    head = torch.randn(vocab, hidden) / hidden**0.5
-    initialize(drafter, head, 0)
-    mask = torch.arange(length) > 0
-    return drafter, Pack(torch.randint(vocab, (length,)), torch.randn(length, 3 * hidden), torch.randn(length, hidden), mask, (length,)), head
+    ends = Ends(drafter.embedding, torch.randn(vocab, hidden) / hidden**0.5, LlamaRMSNorm(hidden), None, [], Source("random"))
+    initialize(drafter, ends.head, 0)
+    settings = TrainSection(
+        algorithm="eagle3", draft_vocab_size=vocab, ttt_steps=steps, step_decay=DECAY, epochs=1, tokens_per_batch=length, lr=1e-4, warmup=0, clip=0.5
+    )
+    weights = (torch.arange(length) >= prompt).float()
+    return Learner(drafter, ends, settings), Pack(
+        torch.randint(vocab, (length,)), torch.randn(length, 3 * hidden), torch.randn(length, hidden), weights, (length,)
+    )
 
 
 def unroll_dense(drafter: Drafter, aux: torch.Tensor, plan: Plan) -> Iterator[torch.Tensor]:
@@ -42,8 +61,8 @@ def unroll_dense(drafter: Drafter, aux: torch.Tensor, plan: Plan) -> Iterator[to
     hidden = drafter.fuse(aux[plan.inputs])[None]
     causal, own = torch.ones(count, count, dtype=torch.bool).tril(), torch.eye(count, dtype=torch.bool)
     keys, values = [], []
-    for step, ids in enumerate(plan.next_ids):
-        mixed = layer.mix(drafter.embed(ids)[None], hidden)
+    for step, rows in enumerate(plan.embedded):
+        mixed = layer.mix(drafter.embed(plan.next_ids[rows])[None], hidden)
         angles = drafter.angles(plan.positions[None] + step)
         key, value = layer.keys_values(mixed, angles)
         keys.append(key)
@@ -54,64 +73,101 @@ def unroll_dense(drafter: Drafter, aux: torch.Tensor, plan: Plan) -> Iterator[to
         yield hidden[0]
 
 
-Unroll = Callable[[Drafter, torch.Tensor, Plan], Iterator[torch.Tensor]]
+def dense_attention(learner: Learner, pack: Pack) -> torch.Tensor:
+    """Loss with dense attention and our head."""
+    drafter, plan = learner.drafter, plan_unroll(pack, learner.settings.ttt_steps, every_row=True)
+    hidden = [rows[s.queries] for s, rows in zip(plan.supervised, unroll_dense(drafter, pack.aux, plan), strict=True)]
+    weights = torch.cat([s.weights * DECAY**step / len(s.queries) for step, s in enumerate(plan.supervised)])
+    positions = torch.cat([s.teacher for s in plan.supervised])
+    return head_loss(drafter.norm(torch.cat(hidden)), drafter.lm_head.weight, learner.teacher(pack, plan), positions, weights, "kl").loss
 
 
-def chunked(drafter: Drafter, pack: Pack, head: torch.Tensor, steps: int, run: Unroll, *, every_row: bool) -> torch.Tensor:
-    """Loss as training computes it."""
-    plan = plan_unroll(pack, steps, every_row=every_row)
-    teacher = Teacher(pack.last[plan.teacher_rows], head)
+def dense(learner: Learner, pack: Pack) -> torch.Tensor:
+    """Loss written plainly: soft cross-entropy over all positions, masked, less the teacher's entropy."""
+    drafter, plan = learner.drafter, plan_unroll(pack, learner.settings.ttt_steps, every_row=True)
+    with torch.no_grad():
+        logs = torch.log_softmax(learner.ends.teacher_hidden(pack.last) @ learner.head_rows.T, -1)
+        target = logs.exp()
+        minus_entropy = (target * logs).sum(-1)
+        del logs
     total = torch.zeros(())
-    for supervised, hidden in zip(plan.supervised, run(drafter, pack.aux, plan), strict=True):
-        total = total + head_loss(drafter.norm(hidden[supervised.queries]), drafter.lm_head.weight, teacher, supervised.teacher, "kl").loss
+    for step, hidden in enumerate(unroll_dense(drafter, pack.aux, plan)):
+        drafted = torch.log_softmax(drafter.logits(hidden), -1)
+        at = 1 + step  # the teacher and the mask are shifted, and padded at the end
+        padded = [nn.functional.pad(part[at:], [0, 0, 0, at - 1] if part.dim() == 2 else [0, at - 1]) for part in (target, minus_entropy, pack.weights)]
+        losses = padded[1] - (padded[0] * drafted).sum(-1)
+        total = total + DECAY**step * (losses * padded[2]).sum() / padded[2].sum()
     return total
 
 
-def plain(drafter: Drafter, pack: Pack, head: torch.Tensor, steps: int) -> torch.Tensor:
-    """Loss with the logits of every step and position held for the backward pass."""
-    plan = plan_unroll(pack, steps, every_row=True)
-    target = torch.softmax(pack.last @ head.T, -1)
-    total = torch.zeros(())
-    for supervised, hidden in zip(plan.supervised, unroll_dense(drafter, pack.aux, plan), strict=True):
-        wanted = target[plan.teacher_rows[supervised.teacher]]
-        drafted = torch.log_softmax(drafter.logits(hidden), -1)[supervised.queries]
-        total = total + (wanted * (wanted.log() - drafted)).sum()
-    return total
+def stepper(learner: Learner, pack: Pack, variant: str) -> Callable[[], float]:
+    """One whole training step of a variant; gives the loss."""
+    if variant == "ours":
+        return lambda: learner.step([pack], 1e-4, Processes()).loss
+    plainly = {"dense": dense, "dense-attention": dense_attention}[variant]
+
+    def step() -> float:
+        learner.optimizer.zero_grad(set_to_none=True)
+        loss = plainly(learner, pack)
+        loss.backward()
+        nn.utils.clip_grad_norm_(learner.drafter.parameters(), learner.settings.clip, foreach=False)
+        learner.optimizer.step()
+        return loss.item()
+
+    return step
+
+
+def measure(a: argparse.Namespace) -> dict[str, Any]:
+    """Time one variant; the first step warms up, and the best of the others counts."""
+    torch.set_num_threads(a.threads)
+    learner, pack = make(a.length, a.prompt, a.hidden, a.vocab, a.steps)
+    step = stepper(learner, pack, a.one)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    wall, busy, losses = [], [], []
+    for _ in range(a.repeat + 1):
+        begin, cpu = time.perf_counter(), time.process_time()
+        losses.append(step())
+        wall.append(time.perf_counter() - begin)
+        busy.append(time.process_time() - cpu)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    best = min(wall[1:])
+    found = {
+        "loss": losses[0],
+        "seconds": round(best, 3),
+        "cpu_seconds": round(min(busy[1:]), 3),
+        "tokens_per_s": round(a.length / best),
+        "peak_mib": peak // 1024,
+    }
+    if a.profile:
+        with torch.profiler.profile() as recorded:
+            step()
+        events = sorted(recorded.key_averages(), key=lambda event: -event.self_cpu_time_total)
+        whole = sum(event.self_cpu_time_total for event in events)
+        found["profile"] = {event.key: round(event.self_cpu_time_total / whole, 3) for event in events[:12]}
+    return found
 
 
 def main() -> None:
-    """Time one variant and print a line of JSON."""
+    """Measure every variant, or one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("variant", choices=["ours", "dense-attention", "dense"])
-    for name, default in {"length": 1024, "steps": 7, "hidden": 256, "vocab": 8000, "repeat": 3, "threads": 2}.items():
+    parser.add_argument("--one", choices=VARIANTS, help="measure one variant here and print a line of JSON")
+    sizes = {"length": 1024, "steps": 7, "hidden": 256, "vocab": 8000, "prompt": 1, "repeat": 3, "threads": 1}
+    for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="also where the time goes, by torch operation")
     a = parser.parse_args()
-    torch.set_num_threads(a.threads)
-    drafter, pack, head = make(a.length, a.hidden, a.vocab)
-    losses = {
-        "ours": lambda: chunked(drafter, pack, head, a.steps, unroll, every_row=False),
-        "dense-attention": lambda: chunked(drafter, pack, head, a.steps, unroll_dense, every_row=True),
-        "dense": lambda: plain(drafter, pack, head, a.steps),
+    if a.one:
+        print(json.dumps(measure(a)))
+        return
+    arguments = [text for name in sizes for text in (f"--{name}", str(getattr(a, name)))]
+    found = {variant: in_a_process("benchmarks.drafter_step", variant, "--profile", *arguments) for variant in VARIANTS}
+    ours, plain = found["ours"], found["dense"]
+    ratios = {
+        "tokens_per_s": round(plain["seconds"] / ours["seconds"], 2),
+        "cpu_seconds": round(plain["cpu_seconds"] / ours["cpu_seconds"], 2),
+        "peak_memory": round(ours["peak_mib"] / plain["peak_mib"], 2),
     }
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds, busy, value = [], [], 0.0
-    for _ in range(a.repeat + 1):
-        begin, cpu = time.perf_counter(), time.process_time()
-        loss = losses[a.variant]()
-        loss.backward()
-        drafter.zero_grad()
-        seconds.append(time.perf_counter() - begin)
-        busy.append(time.process_time() - cpu)
-        value = loss.item()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    best, cpu = min(seconds[1:]), min(busy[1:])
-    found = {"loss": value, "seconds": round(best, 3), "cpu_seconds": round(cpu, 3), "tokens_per_s": round(a.length / best), "peak_mib": peak // 1024}
-    print(json.dumps({**vars(a), **found}))
-    if a.profile:
-        with torch.profiler.profile() as recorded:
-            losses[a.variant]().backward()
-        print(recorded.key_averages().table(sort_by="self_cpu_time_total", row_limit=15))
+    save("drafter_step", {"torch": torch.__version__, "dtype": "float32", "case": {name: getattr(a, name) for name in sizes}, "ours_to_dense": ratios, **found})
 
 
 if __name__ == "__main__":

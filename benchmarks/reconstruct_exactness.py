@@ -45,7 +45,7 @@ def main() -> None:
     counts: Counter[tuple[str, ...]] = Counter()
     shown: list[str] = []
     for name, answer, job in jobs:
-        row = maker.rows(job, habits)[0]
+        row = maker.rows([job], habits)[0]
         ids = unpack(row.completion)
         canonical = judge.canonical(answer.ids, "open")
         right = ids == answer.ids

@@ -23,6 +23,7 @@ FOLDERS = {
     "prompts": "prompt files to checked prompts",
     "reconstruct": "responses to token ids, as a stage and as a command",
     "report": "what reports are built of, and the build's own page",
+    "reuse": "rows of earlier builds: found by content, checked, taken; never seen in a result",
     "schema": "one module an artifact: its row type and version",
     "target": "checks the special-token map; trains the stand-in",
     "train": "the training loop: packing, resume, choice of the checkpoint, several processes",

@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
@@ -192,7 +192,7 @@ def read_lines(path: Path, opener: Callable[[Path], IO[bytes]] = open_plain) -> 
     try:
         with opener(path) as file:
             for number, line in enumerate(file, 1):
-                if line.strip():
+                if not line.isspace():
                     yield number, line
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
@@ -222,24 +222,36 @@ def write_jsonl(path: Path, rows: Iterable[Any]) -> int:
     return count
 
 
-def sha256_file(path: Path, *, read_size: int = 1 << 20) -> str:
-    """Hex digest of a file's bytes."""
-    digest = hashlib.sha256()
+def digests_of_file(path: Path, *names: str, read_size: int = 1 << 20) -> list[str]:
+    """Hex digests of a file's bytes by several algorithms, in one reading.
+
+    Raises:
+        ArtifactError: the file is missing or cannot be read.
+
+    """
+    digests = [hashlib.new(name, usedforsecurity=False) for name in names]
     try:
         with open(path, "rb") as file:
             while chunk := file.read(read_size):
-                digest.update(chunk)
+                for digest in digests:
+                    digest.update(chunk)
     except OSError as error:
         raise ArtifactError(f"{path}: {error.strerror or error}") from error
-    return digest.hexdigest()
+    return [digest.hexdigest() for digest in digests]
 
 
-def sha256_folder(folder: Path) -> str:
-    """Hex digest of a folder: the relative names and bytes of its files, in name order."""
+def sha256_file(path: Path) -> str:
+    """Hex digest of a file's bytes."""
+    return digests_of_file(path, "sha256")[0]
+
+
+def sha256_folder(folder: Path, known: Mapping[str, str] | None = None) -> str:
+    """Hex digest of a folder: the relative names and bytes of its files, in name order; ``known`` are digests of files by name that need no reading."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if path.is_file():
-            digest.update(f"{path.relative_to(folder).as_posix()}\0{sha256_file(path)}\n".encode())
+            name = path.relative_to(folder).as_posix()
+            digest.update(f"{name}\0{(known or {}).get(name) or sha256_file(path)}\n".encode())
     return digest.hexdigest()
 
 

@@ -3,26 +3,32 @@
 specforge: `rows_<g>-<g+2000>/data_<i>.ckpt`, torch files with `input_ids`, `loss_mask`, `aux_hidden_state` and `hidden_state` (after the
 final norm); and `vocab_mapping.pt`. speculators: a `datasets` folder with `input_ids`, `loss_mask`, `seq_len`, `hidden_states/hs_<i>.safetensors` with
 `token_ids` and `hidden_states` [tokens, 4, hidden] (low, mid, high, last before the norm); and `token_freq.pt`. Rows are written whole and unpadded,
-numbered from zero through all datasets, in the order of their indexes.
+numbered from zero through all datasets, in the order of their indexes. `loss_mask` is 1 where `train.loss_mask` gives a weight above 0: both formats
+know only 0 and 1.
 """
 
 import argparse
 import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import torch
 
-from pipeline.artifacts import write_bytes, write_json, writing, writing_folder
+from pipeline.artifacts import read_json, write_bytes, write_json, writing, writing_folder
 from pipeline.eagle3.vocabulary import choose_vocabulary
 from pipeline.errors import ArtifactError, InputError
+from pipeline.lossmask import RULES, LossWeights, RuleName, weights_of
 from pipeline.models import Ends, open_ends
+from pipeline.runner import pick, section_of
 from pipeline.shards import HiddenRow, HiddenStates, folders_of_build
 from pipeline.tensors import save_tensors
+from pipeline.train.config import TrainSection
 
 BUILD = Path("build")
+CONFIG = BUILD / "config.json"
 GROUP = 2000
 """Rows of one folder in SpecForge's layout."""
 
@@ -40,6 +46,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--out", type=Path, required=True, help="folder to write; replaced when it is there")
     parser.add_argument("--data", type=Path, action="append", help="folder with shards; default: build/<dataset>/hidden of each dataset in params.yaml")
     parser.add_argument("--model", type=Path, default=BUILD / "target" / "model", help="the target's weights: SpecForge stores the state after the final norm")
+    parser.add_argument(
+        "--loss-mask", choices=list(RULES), help="which tokens of an answer are trained on; default: train.loss_mask of the build, else all of it"
+    )
     parser.add_argument("--draft-vocab-size", type=int, default=32000, help="size of the vocabulary map for SpecForge (default 32000, or all there is)")
     arguments = parser.parse_args(argv)
     folders = arguments.data or folders_of_build(BUILD)
@@ -49,11 +58,12 @@ def main(argv: list[str]) -> int:
     check_one_target(opened)
     if not sum(map(len, opened)):
         raise InputError(f"no rows to export in {[str(folder) for folder in folders] or BUILD}: run `dvc repro extract`")
+    weights = _weights(arguments.loss_mask)
     with writing_folder(arguments.out) as out:
         if arguments.format == "specforge":
-            count = to_specforge(out, opened, open_ends(arguments.model), arguments.draft_vocab_size)
+            count = to_specforge(out, opened, open_ends(arguments.model), weights, arguments.draft_vocab_size)
         else:
-            count = to_speculators(out, opened)
+            count = to_speculators(out, opened, weights)
     print(f"{arguments.out}: {count:,} rows for {arguments.format}")
     return 0
 
@@ -72,16 +82,28 @@ def check_one_target(opened: list[HiddenStates]) -> None:
             raise ArtifactError(f"{opened[0].folder} and {states.folder} are not of one target: {found}; export them apart, or run `dvc repro extract`")
 
 
-def _rows(opened: list[HiddenStates]) -> Iterator[tuple[int, HiddenRow]]:
+def _weights(rule: RuleName | None) -> LossWeights:
+    """Weights by the rule that was asked for, else by the build's; what the formats cannot express is said."""
+    mask: RuleName | LossWeights = rule or "completion+tools"
+    if rule is None and CONFIG.is_file():
+        mask = cast("TrainSection", section_of(TrainSection, pick(read_json(CONFIG), "train"))).loss_mask
+    weights = weights_of(mask)
+    if partial := {name: weight for name, weight in weights if weight not in (0, 1)}:
+        print(f"loss_mask: {partial} of train.loss_mask are written as 1: the formats have no weights", file=sys.stderr)
+    return weights
+
+
+def _rows(opened: list[HiddenStates], weights: LossWeights) -> Iterator[tuple[int, HiddenRow, torch.Tensor]]:
+    """Number, row, and the bool mask [length] of the tokens that are trained on."""
     number = 0
     for states in opened:
         for place in range(len(states)):
-            yield number, states[place]
+            yield number, states[place], states.loss_weights(place, weights) > 0
             number += 1
 
 
-def _count(frequency: torch.Tensor, row: HiddenRow) -> None:
-    frequency += torch.bincount(row.token_ids[row.loss_mask], minlength=len(frequency))
+def _count(frequency: torch.Tensor, row: HiddenRow, mask: torch.Tensor) -> None:
+    frequency += torch.bincount(row.token_ids[mask], minlength=len(frequency))
 
 
 def _save_pt(path: Path, value: dict[Any, Any]) -> None:
@@ -91,7 +113,7 @@ def _save_pt(path: Path, value: dict[Any, Any]) -> None:
     write_bytes(path, buffer.getvalue())
 
 
-def to_specforge(out: Path, opened: list[HiddenStates], ends: Ends, draft_vocab_size: int) -> int:
+def to_specforge(out: Path, opened: list[HiddenStates], ends: Ends, weights: LossWeights, draft_vocab_size: int) -> int:
     """Write SpecForge's offline features; the last state goes through the final norm, which its trainer does not apply.
 
     Raises:
@@ -105,16 +127,16 @@ def to_specforge(out: Path, opened: list[HiddenStates], ends: Ends, draft_vocab_
                 f"{states.folder}: states of target {states.manifest.target_sha256[:16]}; --model is {ends.source.sha256[:16]}: the norm would be another's"
             )
     count = 0
-    for number, row in _rows(opened):
+    for number, row, mask in _rows(opened, weights):
         group = number // GROUP * GROUP
         features = {
             "input_ids": row.token_ids,
-            "loss_mask": row.loss_mask.long(),
+            "loss_mask": mask.long(),
             "aux_hidden_state": row.aux[None].bfloat16(),
             "hidden_state": ends.teacher_hidden(row.last.float())[None].bfloat16(),
         }
         _save_pt(out / f"rows_{group}-{group + GROUP}" / f"data_{number}.ckpt", features)
-        _count(frequency, row)
+        _count(frequency, row, mask)
         count += 1
     used = choose_vocabulary(frequency, min(draft_vocab_size, len(frequency)))
     t2d = torch.zeros(len(frequency), dtype=torch.bool)
@@ -123,18 +145,18 @@ def to_specforge(out: Path, opened: list[HiddenStates], ends: Ends, draft_vocab_
     return count
 
 
-def to_speculators(out: Path, opened: list[HiddenStates]) -> int:
+def to_speculators(out: Path, opened: list[HiddenStates], weights: LossWeights) -> int:
     """Write speculators' offline data: an Arrow table as `datasets` saves it, and one safetensors file a row."""
     frequency = torch.zeros(opened[0].manifest.vocab_size, dtype=torch.int64)
     table: dict[str, list[Any]] = {"input_ids": [], "loss_mask": [], "seq_len": []}
-    for number, row in _rows(opened):
+    for number, row, mask in _rows(opened, weights):
         length = len(row.token_ids)
         four = torch.cat([row.aux.reshape(length, 3, -1), row.last[:, None].to(row.aux.dtype)], 1)
         save_tensors(out / "hidden_states" / f"hs_{number}.safetensors", {"token_ids": row.token_ids, "hidden_states": four.bfloat16()})
         table["input_ids"].append(row.token_ids.tolist())
-        table["loss_mask"].append(row.loss_mask.long().tolist())
+        table["loss_mask"].append(mask.long().tolist())
         table["seq_len"].append(length)
-        _count(frequency, row)
+        _count(frequency, row, mask)
     _save_dataset(out, table)
     _save_pt(out / "token_freq.pt", {token: count for token, count in enumerate(frequency.tolist()) if count})
     return len(table["seq_len"])

@@ -14,12 +14,12 @@ from pipeline.artifacts import to_json
 from pipeline.compose import build_config, read_params
 from pipeline.errors import ConfigError
 from pipeline.generate import ledger
-from pipeline.generate.home import store_folder
 from pipeline.generate.money import Price, to_usd
 from pipeline.generate.policy import Admission
 from pipeline.generate.request import Asker
 from pipeline.generate.server import admission_of, identity
 from pipeline.generate.survey import Survey, survey
+from pipeline.home import store_folder
 from pipeline.prompts.stage import Config as PromptsConfig
 from pipeline.prompts.stage import run as make_prompts
 from pipeline.providers import listed

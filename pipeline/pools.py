@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from pipeline.errors import AerieError
 
+Beside = TypeVar("Beside")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -28,13 +29,35 @@ def in_order(pool: ProcessPoolExecutor, work: Callable[[Item], Result], items: I
         AerieError: a process died.
 
     """
-    waiting: deque[Future[Result]] = deque()
+    for _, result in where_needed(pool, work, ((None, item) for item in items), ahead):
+        assert result is not None
+        yield result
+
+
+def where_needed(
+    pool: ProcessPoolExecutor | None, work: Callable[[Item], Result], items: Iterable[tuple[Beside, Item | None]], ahead: int
+) -> Iterator[tuple[Beside, Result | None]]:
+    """Like `in_order`, for pairs: the first is handed through, and an item of None needs no work. Without a pool the work is done here.
+
+    Raises:
+        AerieError: a process died.
+
+    """
+    waiting: deque[tuple[Beside, Future[Result] | None]] = deque()
+
+    def next_one() -> tuple[Beside, Result | None]:
+        beside, future = waiting.popleft()
+        return beside, None if future is None else future.result()
+
     try:
-        for item in items:
-            waiting.append(pool.submit(work, item))
-            if len(waiting) > ahead:
-                yield waiting.popleft().result()
+        for beside, item in items:
+            if item is None or pool is not None:
+                waiting.append((beside, None if item is None else pool.submit(work, item)))  # type: ignore[union-attr]
+            else:
+                yield beside, work(item)
+            while waiting and (len(waiting) > ahead or waiting[0][1] is None):
+                yield next_one()
         while waiting:
-            yield waiting.popleft().result()
+            yield next_one()
     except BrokenProcessPool as error:
         raise AerieError(f"a worker process died: out of memory, or killed? One process alone needs less ({error})") from error

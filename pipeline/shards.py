@@ -6,12 +6,15 @@ The writer is `extract`; `train`, the exports and `python -m pipeline hidden` re
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from pipeline.artifacts import read_json, read_model
 from pipeline.errors import ArtifactError
+from pipeline.lossmask import LossWeights, weighted
 from pipeline.schema.hidden import INDEX, Manifest
+from pipeline.schema.tokens import Segment
 from pipeline.tables import read_rows
 from pipeline.tensors import TensorFile
 
@@ -36,6 +39,8 @@ class IndexRow:
     length: int
     prompt_length: int
     checksum: str
+    segments: list[Segment]
+    """Spans of the completion; of a row that was cut they may go on after its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +56,9 @@ class HiddenRow:
     """[length, hidden], before the final norm."""
     prompt_length: int
 
-    @property
-    def loss_mask(self) -> torch.Tensor:
-        """Bool [length]: true where the target wrote the token."""
-        return torch.arange(len(self.token_ids)) >= self.prompt_length
+
+def _index_row(row: dict[str, Any]) -> IndexRow:
+    return IndexRow(**{**row, "segments": [Segment(**segment) for segment in row["segments"]]})
 
 
 def folders_of_build(build: Path) -> list[Path]:
@@ -90,7 +94,7 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.manifest = read_model(folder / MANIFEST, Manifest)
-        self.index = [IndexRow(**row) for row in read_rows(folder / INDEX_NAME, INDEX)]
+        self.index = [_index_row(row) for row in read_rows(folder / INDEX_NAME, INDEX)]
         self.by_id = {row.id: number for number, row in enumerate(self.index)}
         of_shard: dict[str, list[IndexRow]] = {}
         for row in self.index:
@@ -125,6 +129,16 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
         """Token ids of one row, int64, without its states."""
         at = self.index[number]
         return self._shards[at.shard].rows("token_ids", at.offset, at.offset + at.length).long()
+
+    def loss_weights(self, number: int, weights: LossWeights) -> torch.Tensor:
+        """What each token of a row counts in training: float32 [length]; 0 in the prompt, which the target did not write."""
+        at = self.index[number]
+        found = torch.zeros(at.length)
+        found[at.prompt_length :] = weights.content
+        completion = found[at.prompt_length :]
+        for start, end, weight in weighted(at.segments, weights):
+            completion[start:end] = weight
+        return found
 
     def _states(self, shard: TensorFile, name: str, start: int, stop: int) -> torch.Tensor:
         stored = shard.rows(name, start, stop)

@@ -83,6 +83,7 @@ STAGES = (
             "findings": "build/{d}/audit/findings.parquet",
             "report": "build/{d}/audit/report.html",
             "summary": "build/{d}/audit/summary.json",
+            "sketch": "build/{d}/audit/sketch.parquet",
             "lengths": "build/{d}/audit/lengths.csv",
         },
     ),

@@ -14,8 +14,9 @@ from rich.table import Table
 from pipeline.artifacts import read_jsonl, write_jsonl
 from pipeline.errors import ArtifactError
 from pipeline.generate import ledger
-from pipeline.generate.home import STORE_VARIABLE, only_writer, store_folder
+from pipeline.generate.home import only_writer
 from pipeline.generate.money import to_usd
+from pipeline.home import STORE_VARIABLE, store_folder
 
 _DAY = 86400.0
 

@@ -5,14 +5,14 @@ Apart from `artifacts` so that stages without tables start without pyarrow.
 
 import contextlib
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.artifacts import writing
+from pipeline.artifacts import open_gzip, open_plain, writing
 from pipeline.errors import ArtifactError, InputError
 
 BATCH_ROWS = 2048
@@ -103,7 +103,7 @@ def read_batches(path: Path, schema: pa.Schema, rows: int = BATCH_ROWS) -> Itera
     """
     file = open_table(path, schema)
     try:
-        yield from file.iter_batches(batch_size=rows, columns=schema.names)
+        yield from file.iter_batches(batch_size=rows, columns=schema.names, use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: damaged Parquet file: {error}") from error
 
@@ -129,7 +129,7 @@ def read_columns(path: Path, columns: list[str], rows: int = BATCH_ROWS) -> Iter
 
     """
     try:
-        yield from pq.ParquetFile(path).iter_batches(batch_size=rows, columns=columns)
+        yield from pq.ParquetFile(path).iter_batches(batch_size=rows, columns=columns, use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: damaged Parquet file: {error}") from error
 
@@ -142,7 +142,7 @@ def writing_table(path: Path, schema: pa.Schema) -> Iterator["TableWriter"]:
         DiskError: as `artifacts.writing`.
 
     """
-    with writing(path) as file, pq.ParquetWriter(file, schema, compression="zstd", write_statistics=True) as writer:
+    with writing(path) as file, pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=False) as writer:
         table = TableWriter(writer, schema)
         yield table
         table.flush(0)
@@ -192,6 +192,11 @@ def read_any(path: Path) -> Iterator[dict[str, Any]]:
                 yield from batch.to_pylist()
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: not a whole Parquet file: {error}") from error
+
+
+def opener_of(path: Path) -> Callable[[Path], IO[bytes]]:
+    """How to open a file of lines, by its name: `.gz`, `.zst`, or as it is."""
+    return {".gz": open_gzip, ".zst": open_zstd}.get(path.suffix, open_plain)
 
 
 def open_zstd(path: Path) -> IO[bytes]:

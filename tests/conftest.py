@@ -48,6 +48,15 @@ def only_loopback() -> Iterator[None]:
     patch.undo()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def nothing_kept() -> Iterator[None]:
+    """Reuse no rows of the developer's own builds, and keep none of a test's; a test of reuse switches it on for a folder of its own."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("AERIE_REUSE", "off")
+    yield
+    patch.undo()
+
+
 @pytest.fixture(scope="session")
 def kimi() -> TargetRecord:
     """Kimi-K2.5's checked record."""

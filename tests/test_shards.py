@@ -57,7 +57,7 @@ def test_an_index_that_reaches_beyond_its_shard_is_refused(folder: Path) -> None
 
 def test_an_index_whose_rows_overlap_is_refused(folder: Path) -> None:
     rewrite_index(folder, lambda rows: rows[0].update(length=rows[0]["length"] + 1))
-    with pytest.raises(ArtifactError, match=r"row 'middle' begins at 49 of shard-00000.safetensors, the row before it ends at 50"):
+    with pytest.raises(ArtifactError, match=r"row 'short' begins at 49 of shard-00000.safetensors, the row before it ends at 50"):
         HiddenStates(folder)
 
 

@@ -132,7 +132,7 @@ def random_pack(shapes: list[tuple[int, int]], seed: int = 0) -> Pack:
         torch.randint(VOCAB, (total,), generator=generator),
         torch.randn(total, 3 * WIDTH, generator=generator),
         torch.randn(total, WIDTH, generator=generator),
-        mask,
+        mask.float(),
         lengths,
     )
 
@@ -141,4 +141,4 @@ def part_of(pack: Pack, number: int) -> Pack:
     """One conversation of a pack, alone."""
     begin = sum(pack.lengths[:number])
     at = slice(begin, begin + pack.lengths[number])
-    return Pack(pack.token_ids[at], pack.aux[at], pack.last[at], pack.loss_mask[at], (pack.lengths[number],))
+    return Pack(pack.token_ids[at], pack.aux[at], pack.last[at], pack.weights[at], (pack.lengths[number],))

@@ -3,8 +3,9 @@
 Ids are kept as little-endian uint32 bytes, so that millions of them never become Python objects.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,9 @@ from pipeline.tokens import Tokenizer
 
 WIDTH = 4
 """Bytes of an id."""
+
+NOTHING: Mapping[str, bytes] = MappingProxyType({})
+"""No text is encoded yet."""
 
 
 class Span(NamedTuple):
@@ -81,9 +85,11 @@ def assemble(pieces: Iterable[Piece], encode: "Encoder") -> Built:
 class Encoder:
     """Encodes the texts of one answer; a text that several readings share is scanned and encoded once."""
 
-    def __init__(self, tokenizer: Tokenizer, may_hold: Callable[[str], bool]) -> None:
+    def __init__(self, tokenizer: Tokenizer, may_hold: Callable[[str], bool], ahead: Mapping[str, bytes] = NOTHING) -> None:
+        """Start with the ids of texts that were encoded ahead and cannot spell out a special token."""
         self._tokenizer = tokenizer
         self._may_hold = may_hold
+        self._ahead = ahead
         self._known: dict[str, bytes] = {}
         self._marked: dict[str, bool] = {}
 
@@ -93,6 +99,8 @@ class Encoder:
 
     def marked(self, text: str) -> bool:
         """Whether the text could spell out a special token, as `Markers.may_hold` has it."""
+        if text in self._ahead:
+            return False
         marked = self._marked.get(text)
         if marked is None:
             marked = self._marked[text] = self._may_hold(text)
@@ -101,6 +109,8 @@ class Encoder:
     def __call__(self, text: str) -> bytes:
         """Ids of an ordinary text, as bytes."""
         known = self._known.get(text)
+        if known is None:
+            known = self._ahead.get(text)
         if known is None:
             known = self._known[text] = self._tokenizer.encode_flat(text)
         return known

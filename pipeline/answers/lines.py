@@ -2,14 +2,12 @@
 
 import base64
 import json
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """One input line."""
 
     id: str
@@ -57,8 +55,9 @@ def file_job(number: int, line: bytes) -> Job:
         "tools": value.get("tools"),
         "output_ids": value.get("output_ids"),
     }
-    if "response" in value:
-        return Job(body=value["response"], **common)
+    if "response" in value or "response_base64" in value:
+        body, rejects, notes = _received(value)
+        return Job(body=body, rejects=tuple(rejects), notes=tuple(notes), **common)
     if "choices" in value or "error" in value:
         return Job(body=value, **common)
     if any(key in value for key in ("reasoning", "reasoning_content", "content", "tool_calls")):
@@ -73,17 +72,9 @@ def row_job(row: Any, number: int, prompt: Any) -> Job:
     if not isinstance(row, dict) or not isinstance(row.get("id"), str):
         return Job(f"line-{number}", rejects=("row_malformed",))
     asked = prompt if isinstance(prompt, dict) else {}
-    error = row.get("error")
-    rejects: list[str] = [] if prompt is not None else ["unknown_prompt"]
-    notes: list[str] = []
-    if isinstance(error, dict):
-        rejects.append(str(error.get("kind")))
-        notes.append(f"{error.get('kind')}: {error.get('message')}")
-    body = row.get("response")
-    if body is None and isinstance(row.get("response_base64"), str):
-        body = _odd_body(row["response_base64"])
-    if body is None and not isinstance(error, dict):
-        rejects.append("no_response")
+    body, rejects, notes = _received(row)
+    if prompt is None:
+        rejects.insert(0, "unknown_prompt")
     if isinstance(row.get("policy"), str):
         notes.append(f"provider_not_allowed: {row['policy']}")
     return Job(
@@ -95,6 +86,22 @@ def row_job(row: Any, number: int, prompt: Any) -> Job:
         ("provider_not_allowed",) if row.get("policy") else (),
         tuple(notes),
     )
+
+
+def _received(row: dict[str, Any]) -> tuple[Any, list[str], list[str]]:
+    """Body of a line, why there is none or none that can be used, and notes."""
+    rejects: list[str] = []
+    notes: list[str] = []
+    error = row.get("error")
+    if isinstance(error, dict) and isinstance(error.get("kind"), str):
+        rejects.append(error["kind"])
+        notes.append(f"{error['kind']}: {error.get('message')}")
+    body = row.get("response")
+    if body is None and isinstance(row.get("response_base64"), str):
+        body = _odd_body(row["response_base64"])
+    if body is None and not rejects:
+        rejects.append("no_response")
+    return body, rejects, notes
 
 
 def _odd_body(encoded: str) -> Any:

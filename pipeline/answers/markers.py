@@ -54,7 +54,7 @@ class Markers:
         self.roles = {role: (text, record.special_tokens[text]) for role, text in record.roles if text is not None}
         self._role_of = {text: role for role, (text, _) in self.roles.items()}
         self.named = _alternation(list(record.special_tokens))
-        self._stems = sorted({*map(_stem, record.special_tokens), *_OPENINGS} - {""})
+        self._stems = [(stem[-1], stem) for stem in sorted({*map(_stem, record.special_tokens), *_OPENINGS} - {""})]
         self._tools = _alternation([text for role, (text, _) in self.roles.items() if role.startswith(("tools_", "call_"))])
 
     def text(self, role: str) -> str | None:
@@ -69,8 +69,8 @@ class Markers:
 
     def may_hold(self, text: str) -> bool:
         """Whether a special token in angle brackets, or what looks like one, could be spelled out: a cheap test, never wrong with False."""
-        for stem in self._stems:  # noqa: SIM110 -- asked for every text; a generator would take a third of the time
-            if stem in text:
+        for last, stem in self._stems:  # noqa: SIM110 -- asked for every text; a generator would take a third of the time
+            if last in text and stem in text:  # a single character is found at once
                 return True
         return False
 

@@ -1,13 +1,12 @@
 """What is known of one answer in the end."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pipeline.answers.assemble import Built
 from pipeline.schema.tokens import Evidence
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Ids with their evidence, or why there are none."""
 
     built: Built | None

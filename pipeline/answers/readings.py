@@ -6,6 +6,7 @@ A reading says where each special token stands. The billed count decides between
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pipeline.answers.answer import Answer
 from pipeline.answers.calls import Context, call_options
@@ -37,8 +38,7 @@ class View:
     rejects: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """One possible answer of the model."""
 
     pieces: tuple[Piece, ...]
@@ -50,8 +50,7 @@ class Reading:
     """Codes of why no honest ids exist, if this is all that is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Prompted:
+class Prompted(NamedTuple):
     """What the prompt leaves behind."""
 
     thinking: Thinking

@@ -115,6 +115,8 @@ class Recount:
 
     def _spelled_out(self, reading: Reading) -> Iterator[str]:
         texts = [piece.text for piece in reading.pieces if piece.token is None and self.encode.marked(piece.text)]
+        if not texts:
+            return
         if any(map(self.context.markers.literals, texts)):
             yield "literal_special_text"
         if any(map(self.context.markers.look_alikes, texts)):

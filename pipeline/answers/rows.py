@@ -1,18 +1,18 @@
 """A job to the rows of tokens.parquet that it makes: one for each choice, and always at least one."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from pipeline.answers.answer import Answer, Bill, Finish, Reply
 from pipeline.answers.assemble import Built, Span, pack, unpack
 from pipeline.answers.emitted import as_ids, impossible
 from pipeline.answers.formats import Thinking, thinking_after
-from pipeline.answers.habits import Habits, Seen, Space, spaces
+from pipeline.answers.habits import UNKNOWN, Habits, Seen, Space, spaces
 from pipeline.answers.ladder import Rebuilder
 from pipeline.answers.lines import Job
 from pipeline.answers.outcome import Outcome
 from pipeline.answers.parse import parse_body
+from pipeline.answers.readings import Prompted
 from pipeline.errors import InputError
 from pipeline.rendering import PromptRenderer
 from pipeline.schema.target import TargetRecord
@@ -20,8 +20,7 @@ from pipeline.schema.tokens import Evidence, Status
 from pipeline.tokens import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """`schema.tokens.TokenRow` with its ids as little-endian uint32 bytes."""
 
     id: str
@@ -38,8 +37,7 @@ class Row:
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """What the model read, as far as it is known."""
 
     ids: bytes = b""
@@ -59,16 +57,25 @@ class RowMaker:
         self._send_tools = send_tools
         self._renderer: PromptRenderer | None = None
 
-    def rows(self, job: Job, habits: dict[str | None, Habits]) -> list[Row]:
+    def rows(self, jobs: Iterable[Job], habits: Mapping[str | None, Habits]) -> list[Row]:
+        """Rows of some jobs, in order."""
+        return [row for rows in self.rows_by_job(jobs, habits) for row in rows]
+
+    def rows_by_job(self, jobs: Iterable[Job], habits: Mapping[str | None, Habits]) -> list[list[Row]]:
+        """Rows of each job, at least one; they are the same whatever other jobs stand beside it."""
+        pairs = [(job, self._reply(job)) for job in jobs]
+        ahead = self.rebuilder.encoded(answer for _, reply in pairs for answer in reply.answers)
+        return [self._rows(job, reply, habits, ahead) for job, reply in pairs]
+
+    def _rows(self, job: Job, reply: Reply, habits: Mapping[str | None, Habits], ahead: Mapping[str, bytes]) -> list[Row]:
         """Rows of one job, in the order of its choices; the first has the job's id, the others `<id>#<n>`."""
-        reply = self._reply(job)
         asked = self._asked(job)
         rejects = (*job.rejects, *reply.rejects, *asked.rejects)
         if rejects or not reply.answers:
             outcome = Outcome(None, notes=(*job.notes, *asked.notes, *reply.bill.notes), reasons=tuple(dict.fromkeys(rejects)))
             return [_row(job, job.id, asked, reply, None, outcome, reply.bill.tokens)]
-        own = habits.get(reply.provider, Habits())
-        outcomes = self._outcomes(reply, own, asked)
+        own = habits.get(reply.provider, UNKNOWN)
+        outcomes = self._outcomes(reply, own, asked, ahead)
         return [
             _row(job, job.id if n == 0 else f"{job.id}#{n}", asked, reply, answer, outcome, billed, (*job.notes, *asked.notes))
             for n, (answer, (outcome, billed)) in enumerate(zip(reply.answers, outcomes, strict=True))
@@ -90,7 +97,7 @@ class RowMaker:
         for answer in reply.answers:
             if answer.rejects:
                 continue
-            outcome = self.rebuilder.rebuild(answer, reply.bill if len(reply.answers) == 1 else Bill(), Habits(), asked.thinking, asked.calls_before)
+            outcome = self.rebuilder.rebuild(answer, reply.bill if len(reply.answers) == 1 else Bill(), UNKNOWN, self._prompted(asked))
             counts.rows += 1
             counts.texts.update(name for name, text in (("reasoning", answer.reasoning), ("content", answer.content)) if text)
             shown = set(spaces(answer.reasoning, answer.content))
@@ -123,14 +130,18 @@ class RowMaker:
         reply = parse_body(job.body)
         if job.output_ids is not None and reply.answers:
             first = reply.answers[0]
-            return replace(reply, answers=(replace(first, given=(("output_ids", job.output_ids), *first.given)), *reply.answers[1:]))
+            return reply._replace(answers=(first._replace(given=(("output_ids", job.output_ids), *first.given)), *reply.answers[1:]))
         return reply
 
-    def _outcomes(self, reply: Reply, habits: Habits, asked: Asked) -> list[tuple[Outcome, int | None]]:
+    def _prompted(self, asked: Asked) -> Prompted:
+        return Prompted(asked.thinking or self.rebuilder.context.format.thinking, asked.calls_before)
+
+    def _outcomes(self, reply: Reply, habits: Habits, asked: Asked, ahead: Mapping[str, bytes]) -> list[tuple[Outcome, int | None]]:
         """Outcome of each choice and what was billed for it; several choices share one bill, which their sum must meet."""
         alone = len(reply.answers) == 1
         bill = reply.bill if alone else Bill(None, reply.bill.notes)
-        outcomes = [self.rebuilder.rebuild(answer, bill, habits, asked.thinking, asked.calls_before) for answer in reply.answers]
+        prompted = self._prompted(asked)
+        outcomes = [self.rebuilder.rebuild(answer, bill, habits, prompted, ahead) for answer in reply.answers]
         if alone or reply.bill.tokens is None:
             return [(outcome, bill.tokens) for outcome in outcomes]
         if any(outcome.built is None for outcome in outcomes):
@@ -172,13 +183,13 @@ def _settled(outcome: Outcome, note: str, delta: int) -> Outcome:
     """A choice of a reply whose shared bill is met."""
     evidence: Evidence | None = "count" if outcome.evidence == "text" and "count_missing" in outcome.reasons else outcome.evidence
     reasons = tuple(code for code in outcome.reasons if code != "count_missing")
-    return replace(outcome, evidence=evidence, delta=delta, notes=(*outcome.notes, note), reasons=reasons)
+    return outcome._replace(evidence=evidence, delta=delta, notes=(*outcome.notes, note), reasons=reasons)
 
 
 def _unsettled(outcome: Outcome, note: str, delta: int) -> Outcome:
     """A choice of a reply whose shared bill is not met."""
     reasons = tuple("count_mismatch" if code == "count_missing" else code for code in outcome.reasons)
-    return replace(outcome, delta=delta, notes=(*outcome.notes, note), reasons=reasons)
+    return outcome._replace(delta=delta, notes=(*outcome.notes, note), reasons=reasons)
 
 
 def _row(job: Job, name: str, asked: Asked, reply: Reply, answer: Answer | None, outcome: Outcome, billed: int | None, notes: tuple[str, ...] = ()) -> Row:
@@ -212,11 +223,16 @@ def _engine_prompt(body: Any) -> list[int] | None:
         return None
     choices = body.get("choices")
     first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    places = [holder.get("prompt_token_ids") for holder in (body, first) if "prompt_token_ids" in holder]
-    for holder, name, key in ((body, "sglext", "input_ids"), (first, "raw_output", "prompt_token_ids")):
-        if isinstance(inner := holder.get(name), dict):
-            places.append(inner.get(key))
-    return next((ids for value in places if (ids := as_ids(value)) is not None), None)
+    for holder, name, key in (
+        (body, None, "prompt_token_ids"),
+        (first, None, "prompt_token_ids"),
+        (body, "sglext", "input_ids"),
+        (first, "raw_output", "prompt_token_ids"),
+    ):
+        inner = holder if name is None else holder.get(name)
+        if isinstance(inner, dict) and key in inner and (ids := as_ids(inner[key])) is not None:
+            return ids
+    return None
 
 
 def _calls_in(messages: list[Any]) -> int:

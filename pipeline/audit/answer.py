@@ -24,6 +24,9 @@ class Answer:
     """Only where the line has it: a build keeps times in its ledger."""
 
 
+_NOTHING = Answer()
+
+
 def _mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
@@ -51,6 +54,8 @@ def _describe(error: Any) -> str | None:
 
 def read_answer(line: Any) -> Answer:
     """Take what is there; nothing is an answer with nothing known."""
+    if line is None:
+        return _NOTHING
     line = _mapping(line)
     body = _mapping(line.get("response"))
     choices = body.get("choices")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipeline.audit.answer import Answer, read_answer
 from pipeline.audit.calls import CALL_ROLES, Markup, read_markup
 from pipeline.audit.context import Context
-from pipeline.audit.grams import Hashes, gram_hashes, spread
+from pipeline.audit.grams import Hashes, gram_hashes
 from pipeline.audit.retokenize import Run, text_runs
 
 Ints = NDArray[np.int64]
@@ -110,14 +110,20 @@ class Batch:
 
         Read off the prompt's last ids (a line break may follow the tag); without a prompt, the chat format's habit.
         """
-        think_open = self.context.role("think_open")
-        opened = np.zeros(self.size, dtype=np.bool_)
+        think_open, think_close = self.context.role("think_open"), self.context.role("think_close")
         if think_open is None:
-            return opened
-        for row in range(self.size):
-            tail = self.prompt[row][-3:]
-            opened[row] = think_open in tail and self.context.role("think_close") not in tail if len(tail) else self.context.record.chat == "kimi_k25"
-        return opened
+            return np.zeros(self.size, dtype=np.bool_)
+        opens, closes = (self._in_tail(token) for token in (think_open, think_close))
+        unknown = (self.prompt.lengths == 0) & (self.context.record.chat == "kimi_k25")
+        return (opens & ~closes) | unknown
+
+    def _in_tail(self, token: int | None) -> NDArray[np.bool_]:
+        """Whether an id is among the last three of each prompt."""
+        found = np.zeros(self.size, dtype=np.bool_)
+        for back in range(1, 4):
+            rows = np.flatnonzero(self.prompt.lengths >= back)
+            found[rows] |= self.prompt.values[self.prompt.starts[rows + 1] - back] == token
+        return found
 
     @cached_property
     def thinks(self) -> NDArray[np.bool_]:
@@ -142,9 +148,24 @@ class Batch:
         return self._hits[token]
 
     @cached_property
+    def ordinary(self) -> NDArray[np.bool_]:
+        """Whether each id of the completions stands for bytes of text; [ids]."""
+        return self.context.is_ordinary(self.completion.values)
+
+    @cached_property
+    def suspects(self) -> NDArray[np.uint8]:
+        """Bits of `Context.suspects` of each id of the completions; [ids]."""
+        return self.context.may_hold(self.completion.values)
+
+    @cached_property
+    def special(self) -> NDArray[np.bool_]:
+        """Whether each id of the completions is one of the vocabulary that stands for no text; [ids]."""
+        return np.asarray(~self.ordinary & (self.completion.values.view(np.uint32) < self.context.record.vocab_size))
+
+    @cached_property
     def runs(self) -> list[list[Run]]:
         """Stretches of ordinary text in each completion, decoded."""
-        return text_runs(self.context, self.completion.values, self.completion.starts)
+        return text_runs(self.context, self.completion.values, self.completion.starts, self.ordinary)
 
     @cached_property
     def answers(self) -> list[Answer]:
@@ -160,31 +181,33 @@ class Batch:
         return [read_markup(self.context, self.completion[row].tolist(), cut=bool(self.cut[row])) if row in rows else none for row in range(self.size)]
 
     @cached_property
-    def _spread(self) -> Hashes:
-        return spread(self.completion.values)
+    def calls(self) -> list[int]:
+        """Number of tool calls of each row."""
+        return [len(markup.calls) for markup in self.markup]
 
     def grams(self, row: int, n: int) -> Hashes:
         """Hash of each n-gram of a row's completion; worked out for the whole batch at once, grams across rows included and never given."""
         if n not in self._grams:
-            self._grams[n] = gram_hashes(self.completion.values, n, self._spread)
+            self._grams[n] = gram_hashes(self.completion.values, n)
         start, end = self.completion.starts[row], self.completion.starts[row + 1] - n + 1
         return self._grams[n][start : max(start, end)]
 
-    def content(self, row: int) -> str:
-        """Text of a row's answer after its reasoning and before its tool calls."""
-        context = self.context
-        start = int(self.hits(context.role("think_close")).first[row])
-        if start < 0 and self.cut[row] and self.opened[row]:
-            return ""
-        tools = [int(self.hits(context.role(role)).first[row]) for role in ("tools_open", "call_open")]
-        stop = min((at for at in tools if at > start), default=len(self.completion[row]))
-        return "".join(run.text for run in self.runs[row] if start < run.start < stop)
+    @cached_property
+    def contents(self) -> list[str]:
+        """Text of each row's answer after its reasoning and before its tool calls."""
+        starts = self.hits(self.context.role("think_close")).first
+        stops = self.completion.lengths
+        for role in ("tools_open", "call_open"):
+            first = self.hits(self.context.role(role)).first
+            stops = np.where((first > starts) & (first < stops), first, stops)
+        unfinished = (starts < 0) & self.cut & self.opened
+        bounds = zip(self.runs, starts.tolist(), stops.tolist(), unfinished.tolist(), strict=True)
+        return ["" if nothing else "".join([run.text for run in runs if start < run.start < stop]) for runs, start, stop, nothing in bounds]
 
     @cached_property
     def prompt_texts(self) -> list[str]:
         """Text of the ordinary tokens at the end of each prompt, where the question stands; bytes that are not UTF-8 become U+FFFD."""
         tails = [self.prompt[row][-_TAIL:] for row in range(self.size)]
-        ids = np.concatenate([*tails, np.zeros(0, dtype=np.int32)])
-        data, bounds = self.context.bytes_of(ids, self.context.is_ordinary(ids))
+        data, bounds = self.context.bytes_of(np.concatenate([*tails, np.zeros(0, dtype=np.int32)]))
         edges = bounds[np.cumsum([0, *map(len, tails)])].tolist()
-        return [data[start:end].decode("utf-8", "replace") for start, end in pairwise(edges)]
+        return [str(data[start:end], "utf-8", "replace") for start, end in pairwise(edges)]

@@ -35,7 +35,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m pipeline audit", description="Exit code: 0 go, 1 no-go, 2 wrong usage or input.")
     parser.add_argument("--target", required=True, help="conf/target/<name>.yaml, or the path of a fingerprint.json")
     parser.add_argument("--tokens", required=True, type=Path, help="tokens.parquet, or Parquet or JSONL with output_ids and, where known, input_ids")
-    parser.add_argument("--out", type=Path, help="folder for summary.json, summary.md, findings.parquet, report.html and accepted.parquet")
+    parser.add_argument("--out", type=Path, help="folder for summary.json, summary.md, findings.parquet, report.html, accepted.parquet and sketch.parquet")
     parser.add_argument("--explain", metavar="ID", help="print everything known of one row, and write nothing")
     parser.add_argument("--prompts", type=Path, help="prompts.jsonl: adds what was asked and the tools on offer")
     parser.add_argument("--responses", type=Path, help="responses.jsonl: adds usage, cost, model and provider as received")
@@ -104,7 +104,7 @@ def main(argv: list[str]) -> int:
         check_fit(batch, options.tokens)
         break
     out = options.out
-    outputs = Outputs(out / "accepted.parquet", out / "findings.parquet", out / "report.html", out / "summary.json")
+    outputs = Outputs.in_folder(out)
     workers = options.workers or suitable(options.tokens)
     summary = write_audit(f"Audit of {options.tokens.name}", source, context, section, outputs, others(options.against, context), workers)
     write_text(out / "summary.md", markdown({options.tokens.name: summary}))

@@ -16,6 +16,10 @@ TokenPrices = dict[str, list[TokenPrice]]
 """By provider's name; one with several endpoints has several prices."""
 
 
+CONTROL, REPLACEMENT = 1, 2
+"""Bits of `Context.suspects`."""
+_C0 = bytes([*range(9), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])
+
 ProviderTags = dict[str, list[str]]
 """By provider's name: how requests and the policy call its endpoints (`novita/fp8` of NovitaAI)."""
 
@@ -32,9 +36,11 @@ class Context:
     pieces: list[bytes]
     """Bytes of each id below the vocabulary's size; empty for special and reserved ids."""
     table: Any
-    """The same as an Arrow binary array, from which the bytes of many ids are taken at once."""
+    """The same as an Arrow binary array, from which the bytes of many ids are taken at once; one entry more, empty, for all ids outside."""
     ordinary: NDArray[np.bool_]
-    """Whether an id stands for bytes of text; [vocab_size]."""
+    """Whether an id stands for bytes of text; [vocab_size + 1], the last one for all ids outside."""
+    suspects: NDArray[np.uint8]
+    """CONTROL and REPLACEMENT bits of each id; [vocab_size + 1]."""
     heldout: Heldout | None = None
     """Evaluation prompts that must not be trained on, where they are given."""
     prices: TokenPrices = field(default_factory=dict)
@@ -42,21 +48,33 @@ class Context:
     tags: ProviderTags = field(default_factory=dict)
     """What else each provider is called, where that is known."""
 
+    def _places(self, ids: NDArray[np.int32]) -> NDArray[np.uint32]:
+        """Index of each id in the tables; whatever is outside the vocabulary shares the last entry."""
+        return np.minimum(ids.view(np.uint32), np.uint32(len(self.pieces)))  # as unsigned, what is negative is too large
+
     def is_ordinary(self, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether each id stands for bytes of text; no id outside the vocabulary does."""
-        size = len(self.pieces)
-        return np.asarray(self.ordinary[np.clip(ids, 0, size - 1)] & (ids >= 0) & (ids < size))
+        return np.asarray(self.ordinary.take(self._places(ids)))
 
-    def bytes_of(self, ids: NDArray[np.int32], ordinary: NDArray[np.bool_]) -> tuple[bytes, NDArray[np.int32]]:
-        """Bytes of the ordinary ids joined, and where each id's bytes begin; [len(ids) + 1], the last one the end."""
-        taken = self.table.take(pa.array(ids, mask=~ordinary))
+    def may_hold(self, ids: NDArray[np.int32]) -> NDArray[np.uint8]:
+        """Which of CONTROL and REPLACEMENT each id's bytes may be a part of; [len(ids)]."""
+        return np.asarray(self.suspects.take(self._places(ids)))
+
+    def bytes_of(self, ids: NDArray[np.int32]) -> tuple[memoryview, NDArray[np.int32]]:
+        """Bytes of all ids joined, and where each id's bytes begin; [len(ids) + 1], the last one the end."""
+        taken = self.table.take(pa.array(self._places(ids)))
         _, offsets, data = taken.buffers()
         bounds = np.frombuffer(offsets, dtype=np.int32, count=len(ids) + 1) if len(ids) else np.zeros(1, dtype=np.int32)
-        return (data.to_pybytes() if data is not None else b""), bounds
+        return memoryview(data if data is not None else b""), bounds
 
     def role(self, name: str) -> int | None:
         """Id of the token that plays a role, or None where the format has none."""
         return self.record.role_id(name)
+
+
+def _suspect(piece: bytes) -> int:
+    """Whether some bytes may be a part of a control character (C0 or DEL, or the first byte of C1) or of U+FFFD (its last byte)."""
+    return CONTROL * (b"\xc2" in piece or len(piece.translate(None, _C0)) != len(piece)) + REPLACEMENT * (b"\xbd" in piece)
 
 
 def make_context(
@@ -71,7 +89,7 @@ def make_context(
 ) -> Context:
     """Tabulate a target's vocabulary once; a few hundred milliseconds."""
     pieces = [tokenizer.token_bytes(token) for token in range(record.vocab_size)]
-    ordinary = np.fromiter(map(bool, pieces), dtype=np.bool_, count=len(pieces))
+    ordinary = np.array([*map(bool, pieces), False])
     return Context(
         record,
         tokenizer,
@@ -79,8 +97,9 @@ def make_context(
         tuple(allow or ()),
         tuple(deny or ()),
         pieces,
-        pa.array(pieces, type=pa.binary()),
+        pa.array([*pieces, b""], type=pa.binary()),
         ordinary,
+        np.array([*map(_suspect, pieces), 0], dtype=np.uint8),
         heldout,
         prices or {},
         tags or {},

@@ -1,11 +1,13 @@
-"""One pass over the rows: every check that is on, findings as they come, and the few bytes of each row that outlive its batch."""
+"""One pass over the rows, every check that is on, findings as they come; then the checks that compare rows; then the decision about each row."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.audit.admit import left_out
@@ -13,6 +15,7 @@ from pipeline.audit.batch import Batch
 from pipeline.audit.checks.catalog import CHECKS, Across, Check, Complaint
 from pipeline.audit.config import AuditSection, CheckSection
 from pipeline.audit.samples import Samples
+from pipeline.audit.sketch import Names, Sketch, facts_of, to_sketch
 from pipeline.audit.stats import Stats, known
 from pipeline.schema.findings import Finding
 
@@ -23,6 +26,7 @@ _LONGEST = 400
 """Characters of a message: what a provider said may be of any length."""
 _LATE = 1024
 """Findings of checks across rows that are handed on at a time."""
+_PLACES = {name: place for place, name in enumerate(CHECKS)}
 
 
 @dataclass
@@ -35,13 +39,13 @@ class CheckCount:
 
 @dataclass
 class Tally:
-    """What remains of all rows; every row is in exactly one of `accepted` and `left_out`."""
+    """What remains of all rows: a few bytes of each. Every row is in exactly one of `accepted` and `left_out`."""
 
     checks: dict[str, CheckCount] = field(default_factory=lambda: {name: CheckCount() for name in CHECKS})
     stats: Stats = field(default_factory=Stats)
     samples: Samples = field(default_factory=Samples)
-    failed: dict[int, str] = field(default_factory=dict)
-    """First failed check of each row with an error."""
+    failed: NDArray[np.int16] = field(default_factory=lambda: np.zeros(0, dtype=np.int16))
+    """First failed check of each row, by its place in the registry; -1 for none."""
     left_out: Counter[str] = field(default_factory=Counter)
     rows_with_error: int = 0
     """Among rows that hold ids."""
@@ -89,29 +93,18 @@ def findings_of(batch: Batch, section: AuditSection) -> list[RowFinding]:
 class Part:
     """What one batch adds, ready to be merged in row order; the batch itself is not kept."""
 
-    start: int
     found: list[RowFinding]
     """With rows counted in the batch."""
     stats: Stats
     samples: Samples
-    facts: dict[str, NDArray[Any]]
-    """What each check across rows keeps of the batch's rows."""
-    ids: Any
-    """Arrow column of the rows' ids."""
+    sketch: pa.RecordBatch
+    """What the checks across rows keep of the batch's rows."""
 
 
-@dataclass
-class Compared:
-    """Rows of another dataset, that rows may not repeat."""
-
-    name: str
-    facts: dict[str, NDArray[Any]]
-    ids: Any
-
-
-def facts_of(batch: Batch, section: AuditSection) -> dict[str, NDArray[Any]]:
+def sketch_of(batch: Batch, section: AuditSection) -> pa.RecordBatch:
     """What the checks across rows keep of a batch."""
-    return {check.name: check.facts(batch, settings) for check, settings in active(section) if isinstance(check, Across)}
+    facts = {check.column: check.facts(batch, settings) for check, settings in active(section) if isinstance(check, Across)}
+    return to_sketch(batch.table.column("id"), facts)
 
 
 def examine(batch: Batch, section: AuditSection) -> Part:
@@ -120,92 +113,60 @@ def examine(batch: Batch, section: AuditSection) -> Part:
     stats, samples = Stats(), Samples()
     stats.add(batch, found)
     samples.add(batch, found)
-    return Part(batch.start, found, stats, samples, facts_of(batch, section), batch.table.column("id"))
+    return Part(found, stats, samples, sketch_of(batch, section))
 
 
-class Facts:
-    """What the checks across rows keep of all rows, other files' rows first."""
-
-    def __init__(self) -> None:
-        self._facts: dict[str, list[NDArray[Any]]] = {}
-        self._names: list[Any] = []
-        self._prefixes: list[str] = []
-        self._starts = [0]
-
-    def add(self, facts: dict[str, NDArray[Any]], ids: Any, prefix: str = "") -> None:
-        """Keep a batch's facts; ``prefix`` names the file of rows that are only compared with."""
-        for name, values in facts.items():
-            self._facts.setdefault(name, []).append(values)
-        self._names.append(ids)
-        self._prefixes.append(prefix)
-        self._starts.append(self._starts[-1] + len(ids))
-
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    def name(self, row: int) -> str:
-        """Id of a row, with the file's name before it where it is another one."""
-        chunk = int(np.searchsorted(self._starts, row, side="right")) - 1
-        return f"{self._prefixes[chunk]}{self._names[chunk][row - self._starts[chunk]].as_py()}"
-
-    def findings(self, first: int, section: AuditSection) -> Iterator[RowFinding]:
-        """Findings about the rows from ``first`` on, check by check; their rows are counted from there."""
-        for check, settings in active(section):
-            if not isinstance(check, Across) or check.name not in self._facts:
-                continue
-            for complaint in check.run(np.concatenate(self._facts.pop(check.name)), self.name, settings):
-                if complaint.row >= first:
-                    yield complaint.row - first, to_finding(check.name, settings, complaint, self.name(complaint.row))
-
-
-def audit(parts: Iterable[Part], section: AuditSection, write: Write, others: Iterable[Compared] = ()) -> Tally:
-    """Merge parts, in row order; hand findings to ``write`` as rows of schema/findings.py.
-
-    Findings come in row order; those of checks across rows follow. ``others`` are rows of other datasets.
-    """
-    tally, facts = Tally(), Facts()
-    for other in others:
-        facts.add(other.facts, other.ids, f"{other.name}:")
-    before = len(facts)
+def gather(parts: Iterable[Part], write: Write, keep: Callable[[pa.RecordBatch], None]) -> Tally:
+    """Merge parts, in row order; hand findings to ``write`` as rows of schema/findings.py, and what rows are compared by to ``keep``."""
+    tally, failed = Tally(), []
     for part in parts:
         write([finding.to_row() for _row, finding in part.found])
-        _count(tally, part.found, part.start)
+        keep(part.sketch)
+        failed.append(np.full(part.stats.rows, -1, dtype=np.int16))
+        _count(tally, part.found, failed[-1])
         tally.samples.merge(part.samples)
         tally.stats.merge(part.stats)
-        facts.add(part.facts, part.ids)
-    late: list[RowFinding] = []
-    for row, finding in facts.findings(before, section):
-        late.append((row, finding))
-        if len(late) == _LATE:
-            _finish(tally, late, write)
-            late = []
-    _finish(tally, late, write)
-    _decide(tally, section)
+    tally.failed = np.concatenate([tally.failed, *failed])
     return tally
 
 
-def _finish(tally: Tally, late: list[RowFinding], write: Write) -> None:
-    write([finding.to_row() for _row, finding in late])
-    _count(tally, late, 0)
-    tally.samples.add_examples(late)
+def compare(tally: Tally, sketches: Sequence[Sketch], section: AuditSection, write: Write) -> None:
+    """Run the checks across rows over the rows of all sketches, the audited one last: complaints about the others' rows are not ours to make."""
+    names = Names(sketches)
+    before = sum(sketch.rows for sketch in sketches[:-1])
+    for check, settings in active(section):
+        if not isinstance(check, Across):
+            continue
+        complaints = (complaint for complaint in check.run(facts_of(sketches, check.column), names, settings) if complaint.row >= before)
+        while some := list(islice(complaints, _LATE)):
+            found = [(complaint.row - before, to_finding(check.name, settings, complaint, names(complaint.row))) for complaint in some]
+            write([finding.to_row() for _row, finding in found])
+            _count(tally, found, tally.failed)
+            tally.samples.add_examples(found)
 
 
-def _count(tally: Tally, found: list[RowFinding], start: int) -> None:
+def _count(tally: Tally, found: list[RowFinding], failed: NDArray[np.int16]) -> None:
+    """Count findings, and note in ``failed`` the rows' first errors; no check's findings about a row may come in two calls."""
     for row, finding in found:
         tally.checks[finding.check].findings += 1
-        if finding.severity == "error":
-            tally.failed.setdefault(start + row, finding.check)
+        if finding.severity == "error" and failed[row] < 0:
+            failed[row] = _PLACES[finding.check]
     for check, rows in Counter(check for check, _row in {(finding.check, row) for row, finding in found}).items():
         tally.checks[check].rows += rows
 
 
-def _decide(tally: Tally, section: AuditSection) -> None:
-    """Accept each row or count why not."""
-    keep = np.zeros(tally.rows, dtype=np.bool_)
-    for row, (status, reason) in enumerate(tally.stats.standing()):
-        why = left_out(status, reason, tally.failed.get(row), section.gate.admit)
-        keep[row] = why is None
-        tally.rows_with_error += status != "reject" and row in tally.failed
+def decide(tally: Tally, section: AuditSection) -> None:
+    """Accept each row or count why not; rows of the same status, reason and failed check at once."""
+    pairs, standing = tally.stats.standing()
+    places = len(_PLACES) + 1
+    kinds, firsts, kind_of, counts = np.unique(standing * places + tally.failed + 1, return_index=True, return_inverse=True, return_counts=True)
+    taken = np.zeros(len(kinds), dtype=np.bool_)
+    for kind in np.argsort(firsts).tolist():
+        pair, place = divmod(int(kinds[kind]), places)
+        status, reason = pairs[pair]
+        why = left_out(status, reason, list(_PLACES)[place - 1] if place else None, section.gate.admit)
+        taken[kind] = why is None
+        tally.rows_with_error += int(counts[kind]) if status != "reject" and place else 0
         if why is not None:
-            tally.left_out[known(tally.left_out, why)] += 1
-    tally.keep = keep
+            tally.left_out[known(tally.left_out, why)] += int(counts[kind])
+    tally.keep = taken[kind_of]

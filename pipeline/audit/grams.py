@@ -11,6 +11,7 @@ _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 """Odd multiplier of the polynomial, 2**64 over the golden ratio."""
 _MIX = np.uint64(0xFF51AFD7ED558CCD)
 """Multiplier of MurmurHash3's finalizer."""
+_PIECE = 1 << 14
 
 
 def mix(values: Hashes) -> Hashes:
@@ -24,16 +25,21 @@ def spread(ids: NDArray[np.int32]) -> Hashes:
     return mix(ids.astype(np.uint64) + np.uint64(1))
 
 
-def gram_hashes(ids: NDArray[np.int32], n: int, values: Hashes | None = None) -> Hashes:
+def gram_hashes(ids: NDArray[np.int32], n: int) -> Hashes:
     """Hash of each n consecutive ids, in order; length max(0, len(ids) - n + 1).
 
-    The polynomial of 2k ids is made from those of k ids, so that a gram costs about 2 log2(n) multiplications, not n. ``values`` are `spread` of the ids, where they are known already.
+    Worked out a piece at a time, so that the values in between stay in the processor's cache.
     """
-    count = len(ids) - n + 1
-    if count <= 0:
-        return np.zeros(0, dtype=np.uint64)
-    block, width = spread(ids) if values is None else values, 1
-    total, done = np.zeros(count, dtype=np.uint64), 0
+    hashes = np.empty(max(len(ids) - n + 1, 0), dtype=np.uint64)
+    for start in range(0, len(hashes), _PIECE):
+        hashes[start : start + _PIECE] = _piece(spread(ids[start : start + _PIECE + n - 1]), n)
+    return hashes
+
+
+def _piece(block: Hashes, n: int) -> Hashes:
+    """Hash of each n consecutive values. The polynomial of 2k ids is made from those of k ids: a gram costs about 2 log2(n) multiplications, not n."""
+    count, width, done = len(block) - n + 1, 1, 0
+    total = np.zeros(count, dtype=np.uint64)
     while True:
         if n & width:
             total = total * _power(width) + block[done : done + count]

@@ -1,4 +1,4 @@
-"""One audit from its source to its four files; the same for the build's stage and for files from elsewhere."""
+"""One audit from its source to its files; the same for the build's stage and for files from elsewhere."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,13 +12,16 @@ from pipeline.artifacts import write_json, write_text
 from pipeline.audit.batch import Batch
 from pipeline.audit.config import AuditSection
 from pipeline.audit.context import Context
-from pipeline.audit.engine import Tally, audit
+from pipeline.audit.engine import Tally, compare, decide, gather
+from pipeline.audit.kept import KeptAudit
 from pipeline.audit.page import report
+from pipeline.audit.sketch import in_file
 from pipeline.audit.source import Source
 from pipeline.audit.summary import summarize
 from pipeline.audit.verdict import judge
-from pipeline.audit.workers import compared, parts
+from pipeline.audit.workers import parts, sketches
 from pipeline.schema.findings import SCHEMA as FINDINGS
+from pipeline.schema.sketch import SCHEMA as SKETCH
 from pipeline.schema.tokens import SCHEMA as TOKENS
 from pipeline.tables import writing_table
 
@@ -31,8 +34,15 @@ class Outputs:
     findings: Path
     report: Path
     summary: Path
+    sketch: Path
+    """What rows of this and of other datasets are compared by."""
     lengths: Path | None = None
     """Histogram of the answers' lengths as CSV, for DVC plots."""
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> "Outputs":
+        """Give all but the plot's data their usual names, in one folder."""
+        return cls(folder / "accepted.parquet", folder / "findings.parquet", folder / "report.html", folder / "summary.json", folder / "sketch.parquet")
 
 
 def write_audit(
@@ -43,13 +53,18 @@ def write_audit(
     outputs: Outputs,
     others: Iterable[tuple[str, Batch]] = (),
     workers: int = 1,
+    kept: KeptAudit | None = None,
 ) -> dict[str, Any]:
-    """Audit all rows and write findings, the accepted rows, the report and, last, the summary; return the summary.
+    """Audit all rows and write findings, the sketch, the accepted rows, the report and, last, the summary; return the summary.
 
-    ``others`` are batches of other datasets, each with its name, that rows may not repeat. What is written does not depend on ``workers``.
+    ``others`` are batches of other datasets, each with its name, that rows may not repeat. What is written depends neither on ``workers`` nor on ``kept``.
     """
+    compared = sketches(others, section)
     with writing_table(outputs.findings, FINDINGS) as findings:
-        tally = audit(parts(source, context, section, workers), section, findings.write_rows, compared(others, section))
+        with writing_table(outputs.sketch, SKETCH) as sketch:
+            tally = gather(parts(source, context, section, workers, kept), findings.write_rows, sketch.write)
+        compare(tally, [*compared, in_file("", outputs.sketch, tally.rows)], section, findings.write_rows)
+    decide(tally, section)
     write_accepted(source, tally, outputs.accepted)
     summary = summarize(tally, section, judge(tally, section))
     write_text(outputs.report, report(title, summary, tally, context, not_asked(source, context)))

@@ -17,7 +17,7 @@ class Run(NamedTuple):
 
     start: int
     end: int
-    ids: list[int]
+    ids: NDArray[np.int32]
     data: bytes
     text: str
     """The bytes as text; each byte that is not UTF-8 became a NUL, so that lengths in bytes stay true."""
@@ -41,9 +41,8 @@ def decode(data: bytes) -> tuple[str, int | None]:
         return data.decode("utf-8", "aerie.nul"), error.start
 
 
-def text_runs(context: Context, values: NDArray[np.int32], starts: NDArray[np.int64]) -> list[list[Run]]:
-    """Stretches of ordinary tokens of each row of flat ids."""
-    ordinary = context.is_ordinary(values)
+def text_runs(context: Context, values: NDArray[np.int32], starts: NDArray[np.int64], ordinary: NDArray[np.bool_]) -> list[list[Run]]:
+    """Stretches of ordinary tokens of each row of flat ids; ``ordinary`` says which they are."""
     opens = ordinary.copy()
     opens[1:] &= ~ordinary[:-1]
     row_starts = starts[:-1][starts[:-1] < len(values)]
@@ -53,20 +52,21 @@ def text_runs(context: Context, values: NDArray[np.int32], starts: NDArray[np.in
     begins, ends = np.flatnonzero(opens), np.flatnonzero(closes) + 1
     rows = np.searchsorted(starts, begins, side="right") - 1
     runs: list[list[Run]] = [[] for _ in range(len(starts) - 1)]
-    data, bounds = context.bytes_of(values, ordinary)
+    data, bounds = context.bytes_of(values)
     where = zip(rows.tolist(), begins.tolist(), ends.tolist(), starts[rows].tolist(), bounds[begins].tolist(), bounds[ends].tolist(), strict=True)
     for row, begin, end, offset, first, last in where:
-        runs[row].append(Run(begin - offset, end - offset, values[begin:end].tolist(), data[first:last], *decode(data[first:last])))
+        piece = bytes(data[first:last])
+        runs[row].append(Run(begin - offset, end - offset, values[begin:end], piece, *decode(piece)))
     return runs
 
 
 def changed(context: Context, run: Run) -> list[int]:
     """Positions in the completion of the tokens that encoding the run's text does not give back at the same bytes."""
-    again = context.tokenizer.encode(run.text)
-    if again == run.ids:
+    again = context.tokenizer.encode_flat(run.text)
+    if again == run.ids.tobytes():
         return []
-    kept = set(_ends(context, again))
-    return [run.start + index for index, piece in enumerate(_ends(context, run.ids)) if piece not in kept]
+    kept = set(_ends(context, np.frombuffer(again, dtype="<u4").tolist()))
+    return [run.start + index for index, piece in enumerate(_ends(context, run.ids.tolist())) if piece not in kept]
 
 
 def _ends(context: Context, ids: list[int]) -> list[tuple[int, int]]:

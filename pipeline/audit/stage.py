@@ -9,10 +9,12 @@ from pipeline.artifacts import read_model
 from pipeline.audit.config import AuditSection, ExpectSection
 from pipeline.audit.context import make_context
 from pipeline.audit.heldout import read_heldout
+from pipeline.audit.kept import KeptAudit, decides
 from pipeline.audit.outputs import Outputs, write_audit
 from pipeline.audit.prices import read_prices, read_tags
 from pipeline.audit.source import Source, parquet
 from pipeline.audit.workers import suitable
+from pipeline.reuse.kept import opened
 from pipeline.schema.target import TargetRecord
 from pipeline.section import Section
 from pipeline.specials import open_tokenizer
@@ -43,6 +45,7 @@ def run(
     findings: Path,
     report: Path,
     summary: Path,
+    sketch: Path,
     lengths: Path,
 ) -> None:
     """Audit a dataset.
@@ -58,5 +61,7 @@ def run(
     prices, tags = read_prices(generated), read_tags(generated)
     context = make_context(target, tokenizer, config.expect, config.allow, config.deny, heldout, prices, tags)
     source = Source(parquet(tokens), prompts, responses)
-    outputs = Outputs(accepted, findings, report, summary, lengths)
-    write_audit(f"Audit of {accepted.parent.name}", source, context, config.audit, outputs, workers=suitable(tokens))
+    outputs = Outputs(accepted, findings, report, summary, sketch, lengths)
+    with opened("audit", decides(context, config.audit, config.heldout_digest)) as kept:
+        rows = KeptAudit(kept, context) if kept.on else None
+        write_audit(f"Audit of {accepted.parent.name}", source, context, config.audit, outputs, workers=suitable(tokens), kept=rows)

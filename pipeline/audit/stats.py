@@ -1,7 +1,8 @@
 """Counts and distributions over all rows, and a scorecard for each provider."""
 
+from array import array
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
@@ -59,8 +60,8 @@ class Provider:
     """Rows whose cost is known."""
     costed_tokens: int = 0
     """Billed tokens of those rows."""
-    deltas: list[int] = field(default_factory=list)
-    latencies: list[float] = field(default_factory=list)
+    deltas: "array[int]" = field(default_factory=lambda: array("q"))
+    latencies: "array[float]" = field(default_factory=lambda: array("d"))
     models: Counter[str] = field(default_factory=Counter)
 
     def merge(self, other: "Provider") -> None:
@@ -70,7 +71,7 @@ class Provider:
                 add_names(self.models, other.models)
                 continue
             total = getattr(self, item.name)
-            total += getattr(other, item.name)  # in place where it is a list: thousands of parts are merged
+            total += getattr(other, item.name)  # in place where it is an array: thousands of parts are merged
             setattr(self, item.name, total)
 
 
@@ -98,16 +99,16 @@ class Stats:
     finish: Counter[str] = field(default_factory=Counter)
     outliers: list[Outlier] = field(default_factory=list)
     """Rows whose billed and rebuilt tokens differ most, the largest first."""
-    _lengths: list[NDArray[np.int64]] = field(default_factory=list)
-    _prompts: list[NDArray[np.int64]] = field(default_factory=list)
+    _lengths: list[NDArray[np.int32]] = field(default_factory=list)
+    _prompts: list[NDArray[np.int32]] = field(default_factory=list)
     _standing: list[NDArray[np.int32]] = field(default_factory=list)
     _standings: dict[tuple[str, str | None], int] = field(default_factory=dict)
 
     def add(self, batch: Batch, found: list[tuple[int, Finding]]) -> None:
         """Add a batch."""
         self.rows += batch.size
-        self._lengths.append(batch.completion.lengths)
-        self._prompts.append(batch.prompt.lengths)
+        self._lengths.append(batch.completion.lengths.astype(np.int32))
+        self._prompts.append(batch.prompt.lengths.astype(np.int32))
         standing = [self._standings.setdefault(pair, len(self._standings)) for pair in zip(batch.column("status"), batch.column("reason"), strict=True)]
         self._standing.append(np.array(standing, dtype=np.int32))
         columns = [batch.column(name) for name in ("provider", "billed_tokens", "count_delta")]
@@ -127,10 +128,9 @@ class Stats:
         for name, provider in later.providers.items():
             self.providers.setdefault(known(self.providers, name), Provider()).merge(provider)
 
-    def standing(self) -> Iterator[tuple[str, str | None]]:
-        """Status and reason of each row, in row order."""
-        pairs = list(self._standings)
-        return (pairs[code] for codes in self._standing for code in codes.tolist())
+    def standing(self) -> tuple[list[tuple[str, str | None]], NDArray[np.int64]]:
+        """Pairs of status and reason that occur, and which of them each row has, in row order."""
+        return list(self._standings), np.concatenate([*self._standing, np.zeros(0, dtype=np.int64)])
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -152,7 +152,7 @@ class Stats:
 
     def deltas(self) -> NDArray[np.int64]:
         """Billed minus rebuilt tokens of each row that has both."""
-        return np.array([delta for provider in self.providers.values() for delta in provider.deltas], dtype=np.int64)
+        return np.concatenate([*(np.array(provider.deltas, dtype=np.int64) for provider in self.providers.values()), np.zeros(0, dtype=np.int64)])
 
 
 def add_to_providers(providers: dict[str, Provider], batch: Batch, found: list[tuple[int, Finding]]) -> None:
@@ -163,7 +163,7 @@ def add_to_providers(providers: dict[str, Provider], batch: Batch, found: list[t
     lengths, prompts = batch.completion.lengths.tolist(), batch.prompt.lengths.tolist()
     columns = [batch.column(name) for name in ("provider", "evidence", "status", "count_delta", "billed_tokens")]
     for row, (name, evidence, status, delta, charged) in enumerate(zip(*columns, strict=True)):
-        answer, calls = batch.answers[row], len(batch.markup[row].calls)
+        answer, calls = batch.answers[row], batch.calls[row]
         billed = charged if charged is not None else answer.completion_tokens
         provider = providers.setdefault(known(providers, name or "unknown"), Provider())
         provider.rows += 1

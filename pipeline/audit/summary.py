@@ -24,7 +24,7 @@ def share(part: float, whole: float) -> float | None:
     return rounded(part / whole) if whole else None
 
 
-def distribution(values: NDArray[np.int64] | list[float]) -> dict[str, float] | None:
+def distribution(values: NDArray[np.int64] | NDArray[np.float64]) -> dict[str, float] | None:
     """Smallest, quartiles, 99th percentile, largest and mean, or None for no values."""
     if not len(values):
         return None
@@ -71,7 +71,7 @@ def scorecard(provider: Provider) -> dict[str, Any]:
         "completion_tokens": provider.completion_tokens,
         "cost_usd": rounded(provider.cost_usd) if provider.costed else None,
         "usd_per_million": rounded(provider.cost_usd / provider.costed_tokens * 1e6) if provider.costed_tokens else None,
-        "latency_ms": distribution(provider.latencies),
+        "latency_ms": distribution(np.array(provider.latencies, dtype=np.float64)),
         "models": dict(sorted(provider.models.items())),
     }
 

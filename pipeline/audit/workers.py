@@ -1,18 +1,23 @@
 """Batches examined by several processes; what comes out is the same, in the same order, as from one."""
 
+import contextlib
 import multiprocessing
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from pipeline.audit.batch import Batch
 from pipeline.audit.config import AuditSection, ExpectSection
 from pipeline.audit.context import Context, ProviderTags, TokenPrices, make_context
-from pipeline.audit.engine import Compared, Part, examine, facts_of
+from pipeline.audit.engine import Part, examine, sketch_of
 from pipeline.audit.heldout import Heldout
+from pipeline.audit.kept import Fresh, KeptAudit, told_of
+from pipeline.audit.sketch import Sketch, in_memory
 from pipeline.audit.source import Rows, Source
-from pipeline.pools import in_order, processes_for
+from pipeline.pools import processes_for, where_needed
 from pipeline.runner import follow_parent
 from pipeline.schema.target import TargetRecord
 from pipeline.tokens import load_tokenizer
@@ -55,8 +60,12 @@ def suitable(path: Path) -> int:
 
 
 def _inherit(context: Context, section: AuditSection) -> None:
-    global _here
     follow_parent()
+    _work_with(context, section)
+
+
+def _work_with(context: Context, section: AuditSection) -> None:
+    global _here
     _here = context, section
 
 
@@ -72,6 +81,14 @@ def _examine(rows: Rows) -> Part:
     return examine(rows.to_batch(context), section)
 
 
+def _examine_to_keep(rows: Rows) -> Fresh:
+    assert _here is not None
+    context, section = _here
+    batch = rows.to_batch(context)
+    part = examine(batch, section)
+    return Fresh(part, told_of(batch, part))
+
+
 def _pool(context: Context, section: AuditSection, workers: int) -> ProcessPoolExecutor:
     """Processes that have the context: inherited in no time by a fork, or built anew where a fork is not safe."""
     if not _threaded:
@@ -80,25 +97,34 @@ def _pool(context: Context, section: AuditSection, workers: int) -> ProcessPoolE
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _rebuild, (setup,))
 
 
-def compared(others: Iterable[tuple[str, Batch]], section: AuditSection) -> Iterator[Compared]:
-    """What rows of other datasets are compared by, each with the dataset's name."""
+def sketches(others: Iterable[tuple[str, Batch]], section: AuditSection) -> list[Sketch]:
+    """What rows of other datasets are compared by, each dataset with its name."""
     global _threaded
+    found: dict[str, list[pa.RecordBatch]] = {}
     for name, batch in others:
         _threaded = True
-        yield Compared(name, facts_of(batch, section), batch.table.column("id"))
+        found.setdefault(name, []).append(sketch_of(batch, section))
+    return [in_memory(name, batches) for name, batches in found.items()]
 
 
-def parts(source: Source, context: Context, section: AuditSection, workers: int) -> Iterator[Part]:
-    """Parts of all batches, in row order.
+def parts(source: Source, context: Context, section: AuditSection, workers: int, kept: KeptAudit | None = None) -> Iterator[Part]:
+    """Parts of all batches, in row order; what ``kept`` has of a row is taken from there.
 
     Raises:
         AerieError: a worker died.
 
     """
     global _threaded
-    if workers <= 1:
-        _threaded = True
-        yield from (examine(batch, section) for batch in source.batches(context))
-        return
-    with _pool(context, section, workers) as pool:
-        yield from in_order(pool, _examine, source.rows(), _AHEAD * workers)
+    with contextlib.ExitStack() as stack:
+        pool = None
+        if workers > 1:
+            pool = stack.enter_context(_pool(context, section, workers))
+        else:
+            _threaded = True
+            _work_with(context, section)
+        if kept is None:
+            yield from (part for _, part in where_needed(pool, _examine, ((None, rows) for rows in source.rows()), _AHEAD * workers) if part is not None)
+            return
+        for pending, fresh in where_needed(pool, _examine_to_keep, kept.look(source.rows()), _AHEAD * workers):
+            yield kept.part(pending, fresh)
+        kept.close()

@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,7 @@ def _truths(path: Path, record: TargetRecord) -> Iterator[Truth]:
                 raise InputError(f"{path}:{number}: output_ids has {outside[0]}; target {record.name!r} has the ids 0 to {record.vocab_size - 1}")
             value = load(line)
             dataset = value.get("dataset")
-            yield replace(job, output_ids=None), ids, dataset if isinstance(dataset, str) else None
+            yield job._replace(output_ids=None), ids, dataset if isinstance(dataset, str) else None
 
 
 def _simulated(
@@ -81,7 +80,7 @@ def _simulated(
     def lines() -> Iterator[Truth]:
         for job, ids, dataset in truths():
             thinking = maker.thinking(job) or simulator.thinking
-            yield replace(job, body={"provider": name, **make(ids, thinking)}, rejects=()), ids, dataset
+            yield job._replace(body={"provider": name, **make(ids, thinking)}, rejects=()), ids, dataset
 
     return lines
 
@@ -94,7 +93,7 @@ def _scored(lines: Callable[[], Iterator[Truth]], maker: RowMaker, judge: Judge,
     habits = learn(seen)
     scores = Scores()
     for job, ids, dataset in lines():
-        row = maker.rows(job, habits)[0]
+        row = maker.rows([job], habits)[0]
         judged(judge, scores, _columns(row), ids, record, dataset)
     return scores.document()
 

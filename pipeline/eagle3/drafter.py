@@ -46,6 +46,12 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(2 * config.hidden_size, keys, bias=False)
         self.o_proj = nn.Linear(queries, config.hidden_size, bias=False)
 
+    def joint(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights of query, key and value as one, [queries + 2 keys, hidden] each: those that read the embedding, and those that read the hidden state."""
+        rows = torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
+        half = rows.shape[1] // 2
+        return rows[:, :half], rows[:, half:]
+
     def heads(self, projection: nn.Linear, mixed: torch.Tensor) -> torch.Tensor:
         """[batch, rows, 2 * hidden] to [batch, heads, rows, head_dim]."""
         split: torch.Tensor = projection(mixed).unflatten(-1, (-1, self.head_dim))
@@ -71,12 +77,12 @@ class Layer(nn.Module):
 
     def queries(self, mixed: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Rotated queries [batch, heads, rows, head_dim]."""
-        return _rotate(self.self_attn.heads(self.self_attn.q_proj, mixed), angles)
+        return rotate(self.self_attn.heads(self.self_attn.q_proj, mixed), angles)
 
     def keys_values(self, mixed: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
         """Rotated keys, and values, [batch, kv_heads, rows, head_dim] each."""
         attention = self.self_attn
-        return _rotate(attention.heads(attention.k_proj, mixed), angles), attention.heads(attention.v_proj, mixed)
+        return rotate(attention.heads(attention.k_proj, mixed), angles), attention.heads(attention.v_proj, mixed)
 
     def finish(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """From attention's result [batch, heads, rows, head_dim] to the layer's output; ``residual`` is the hidden state as it came in."""
@@ -85,7 +91,7 @@ class Layer(nn.Module):
         return out
 
 
-def _rotate(heads: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+def rotate(heads: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """Rotary embedding of [batch, heads, rows, head_dim] by cos and sin [batch, rows, head_dim]."""
     cos, sin = (part[:, None] for part in angles)
     half = heads.shape[-1] // 2

@@ -2,16 +2,18 @@
 
 At step j, row t (a token's place in its conversation) reads the fused state at t, or from step 1 on its own output of the step
 before; embeds token t+1+j; and predicts token t+2+j, which the target predicts from its state at t+1+j. So ids, teacher and loss mask
-shift together, by one more at each step, and never across the end of a conversation.
+shift together, by one more at each step, and never across the end of a conversation. A token's weight goes with the mask: it weighs
+the prediction made when the token is read.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn.functional import linear
 
 from pipeline.eagle3.attention import Block, block_size, causal_diagonal, plan_blocks, to_device
-from pipeline.eagle3.drafter import Drafter
+from pipeline.eagle3.drafter import Drafter, rotate
 from pipeline.shards import HiddenRow
 
 
@@ -22,17 +24,23 @@ class Pack:
     token_ids: torch.Tensor
     aux: torch.Tensor
     last: torch.Tensor
-    loss_mask: torch.Tensor
+    weights: torch.Tensor
+    """Float32 [tokens]: what a token counts in the loss; 0 where it is not supervised."""
     lengths: tuple[int, ...]
 
+    @property
+    def loss_mask(self) -> torch.Tensor:
+        """Bool [tokens]: which tokens are supervised."""
+        return self.weights > 0
 
-def pack_rows(rows: Sequence[HiddenRow]) -> Pack:
-    """Lay conversations end to end, on the CPU, states in float32 unless stored narrower."""
+
+def pack_rows(rows: Sequence[HiddenRow], weights: Sequence[torch.Tensor]) -> Pack:
+    """Lay conversations end to end, on the CPU, states in float32 unless stored narrower; ``weights`` are float32 [length] of each."""
     return Pack(
         torch.cat([row.token_ids for row in rows]),
         torch.cat([row.aux for row in rows]),
         torch.cat([row.last for row in rows]),
-        torch.cat([row.loss_mask for row in rows]),
+        torch.cat(list(weights)),
         tuple(len(row.token_ids) for row in rows),
     )
 
@@ -45,11 +53,13 @@ class Supervision:
     """int64 [n]: number of the query."""
     teacher: torch.Tensor
     """int64 [n]: number among the plan's teacher rows."""
+    weights: torch.Tensor
+    """Float32 [n]: of the token that the query embeds, above 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A pack's geometry: depends on lengths and loss mask only."""
+    """A pack's geometry: depends on lengths and weights only."""
 
     inputs: torch.Tensor
     """int64 [rows]: places in the pack that have a next token; the step-0 keys."""
@@ -57,8 +67,10 @@ class Plan:
     """int64 [queries]: numbers in ``inputs`` of the rows that some step supervises; no other output is ever needed."""
     positions: torch.Tensor
     """int64 [rows]: place in the own conversation."""
-    next_ids: list[torch.Tensor]
-    """Step j's tokens to embed: at step 0 [rows], later [queries]."""
+    next_ids: torch.Tensor
+    """int64 [rows]: the token after each, which it embeds at step 0."""
+    embedded: list[torch.Tensor]
+    """int64 [queries], one a step: numbers of the rows whose token step j embeds; past a conversation's end its last one, and no step supervises that."""
     blocks: list[Block]
     teacher_rows: torch.Tensor
     """int64 [n]: places in the pack whose next token is supervised."""
@@ -73,23 +85,25 @@ def plan_unroll(pack: Pack, steps: int, *, every_row: bool = False) -> Plan:
     start, end = starts.repeat_interleave(lengths), (starts + lengths).repeat_interleave(lengths)
     place = torch.arange(len(start))
     inputs = place[place + 1 < end]
-    supervised_at = [_supervised(inputs, end, pack.loss_mask, step) for step in range(steps)]
+    loss_mask = pack.loss_mask
+    supervised_at = [_supervised(inputs, end, loss_mask, step) for step in range(steps)]
     wanted = torch.stack(supervised_at).any(0)
     queries = torch.arange(len(inputs)) if every_row else wanted.nonzero().flatten()
     if not len(queries):
         queries = torch.arange(min(1, len(inputs)))
     first = torch.searchsorted(inputs, start[inputs][queries])
     at = inputs[queries]
-    later = [pack.token_ids[torch.minimum(at + 1 + step, end[at] - 1)] for step in range(1, steps)]
-    teacher_rows = (pack.loss_mask & (place > start)).nonzero().flatten()
+    last = torch.searchsorted(inputs, end[at] - 2)
+    teacher_rows = (loss_mask & (place > start)).nonzero().flatten()
     return Plan(
         inputs=inputs,
         queries=queries,
         positions=inputs - start[inputs],
-        next_ids=[pack.token_ids[inputs + 1], *later],
+        next_ids=pack.token_ids[inputs + 1],
+        embedded=[torch.minimum(queries + step, last) for step in range(steps)],
         blocks=plan_blocks(first, queries, block_size(pack.lengths)),
         teacher_rows=teacher_rows,
-        supervised=[_supervision(flags[queries], at + 1 + step, teacher_rows) for step, flags in enumerate(supervised_at)],
+        supervised=[_supervision(flags[queries], at + 1 + step, teacher_rows, pack.weights) for step, flags in enumerate(supervised_at)],
     )
 
 
@@ -100,9 +114,10 @@ def _supervised(inputs: torch.Tensor, end: torch.Tensor, loss_mask: torch.Tensor
     return inside & loss_mask[embedded.clamp(max=len(loss_mask) - 1)]
 
 
-def _supervision(flags: torch.Tensor, embedded: torch.Tensor, teacher_rows: torch.Tensor) -> Supervision:
+def _supervision(flags: torch.Tensor, embedded: torch.Tensor, teacher_rows: torch.Tensor, weights: torch.Tensor) -> Supervision:
     queries = flags.nonzero().flatten()
-    return Supervision(queries, torch.searchsorted(teacher_rows, embedded[queries]))
+    places = embedded[queries]
+    return Supervision(queries, torch.searchsorted(teacher_rows, places), weights[places])
 
 
 def plan_to(plan: Plan, device: torch.device) -> Plan:
@@ -111,30 +126,48 @@ def plan_to(plan: Plan, device: torch.device) -> Plan:
         plan.inputs.to(device),
         plan.queries.to(device),
         plan.positions.to(device),
-        [ids.to(device) for ids in plan.next_ids],
+        plan.next_ids.to(device),
+        [rows.to(device) for rows in plan.embedded],
         to_device(plan.blocks, device),
         plan.teacher_rows.to(device),
-        [Supervision(s.queries.to(device), s.teacher.to(device)) for s in plan.supervised],
+        [Supervision(s.queries.to(device), s.teacher.to(device), s.weights.to(device)) for s in plan.supervised],
     )
 
 
 def unroll(drafter: Drafter, aux: torch.Tensor, plan: Plan) -> Iterator[torch.Tensor]:
-    """Give each step's layer output [queries, hidden]; aux is the pack's [tokens, 3 * hidden]."""
-    layer = drafter.midlayer
-    hidden = drafter.fuse(aux[plan.inputs])[None]
-    mixed = layer.mix(drafter.embed(plan.next_ids[0])[None], hidden)
-    angles = drafter.angles(plan.positions[None])
-    keys, values = (part[0] for part in layer.keys_values(mixed, angles))
-    hidden, mixed = hidden[:, plan.queries], mixed[:, plan.queries]
+    """Give each step's layer output [queries, hidden]; aux is the pack's [tokens, 3 * hidden].
+
+    What the projections make of an embedding depends on the token alone, and neighbouring steps embed the same tokens: so it is computed
+    once a row, and a step adds what they make of its hidden state.
+    """
+    layer, attention = drafter.midlayer, drafter.midlayer.self_attn
+    by_embedding, by_hidden = attention.joint()
+    wide = attention.q_proj.out_features
+    embedded = linear(layer.input_layernorm(drafter.embed(plan.next_ids)), by_embedding)
+
+    hidden = drafter.fuse(aux[plan.inputs])
+    keys, values = _heads(embedded[:, wide:] + linear(layer.hidden_norm(hidden), by_hidden[wide:]), attention.head_dim).chunk(2)
+    keys = _rotated(drafter, keys, plan.positions)
+    hidden, positions = hidden.index_select(0, plan.queries), plan.positions[plan.queries]
     diagonals: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for step in range(len(plan.next_ids)):
+    for step, rows in enumerate(plan.embedded):
+        needed = slice(None) if step else slice(wide)  # the first step's keys and values are there already
+        projected = _heads(embedded[:, needed].index_select(0, rows) + linear(layer.hidden_norm(hidden), by_hidden[needed]), attention.head_dim)
+        queries, own = projected.tensor_split([attention.q_proj.out_features // attention.head_dim])
+        queries = _rotated(drafter, queries, positions + step)
         if step:
-            mixed = layer.mix(drafter.embed(plan.next_ids[step])[None], hidden)
-        angles = drafter.angles(plan.positions[plan.queries][None] + step)
-        queries = layer.queries(mixed, angles)[0]
-        if step:
-            key, value = layer.keys_values(mixed, angles)
-            diagonals.append((key[0], value[0]))
+            key, value = own.chunk(2)
+            diagonals.append((_rotated(drafter, key, positions + step), value))
         attended = causal_diagonal(queries, keys, values, diagonals, plan.blocks, drafter.scale)
-        hidden = layer.finish(hidden, attended[None])
-        yield hidden[0]
+        hidden = layer.finish(hidden[None], attended[None])[0]
+        yield hidden
+
+
+def _heads(projected: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """[rows, heads * head_dim] to [heads, rows, head_dim]."""
+    return projected.unflatten(-1, (-1, head_dim)).transpose(0, 1)
+
+
+def _rotated(drafter: Drafter, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Rotary embedding of [heads, rows, head_dim]."""
+    return rotate(heads[None], drafter.angles(positions[None]))[0]

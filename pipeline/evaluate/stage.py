@@ -141,7 +141,7 @@ class Bench:
             tokens = ids[0].cpu()
             place = torch.arange(len(tokens))
             mask = (place >= len(prompt)) & (place < len(tokens) - 1)  # what follows the last token is unknown
-            judged.append(Judged(Pack(tokens, aux, aux[:, :0], mask, (len(tokens),)), torch.cat([tokens[1:], tokens[:1]])))
+            judged.append(Judged(Pack(tokens, aux, aux[:, :0], mask.float(), (len(tokens),)), torch.cat([tokens[1:], tokens[:1]])))
         return estimate(drafter, judged, self.settings.draft_tokens)
 
 

@@ -26,6 +26,9 @@ class Backend(Protocol):
     padded: bool
     """Whether a batch's rows should be of nearly one length; known after `start`."""
 
+    by_row: bool
+    """Whether a row's states depend on nothing but the row, so that each may be kept by itself; else they depend, in the last bit, on its batch."""
+
     def start(self, probe: Row | None) -> Target:
         """Get ready, check on ``probe`` that head(norm(last state)) is what the model itself says, and give the target's shape and names."""
 

@@ -29,7 +29,7 @@ class ExtractSection(Section):
     """What happens to a longer row; either way it is counted."""
     tokens_per_batch: int = Field(ge=1)
     shard_bytes: int = Field(ge=1024)
-    """A shard is closed when it has at least so many bytes; also what a killed run may lose."""
+    """A shard has at most so many bytes, unless one batch has more, and mostly at least half; also what a killed run may lose."""
 
     @model_validator(mode="after")
     def _has_layers_that_the_backend_knows(self) -> Self:

@@ -17,6 +17,7 @@ class LocalBackend:
 
     engine = f"transformers {transformers.__version__}"
     padded = False
+    by_row = False
 
     def __init__(self, settings: ExtractSection, model: Path, layer_ids: list[int]) -> None:
         self._settings, self._model, self._layer_ids = settings, model, layer_ids

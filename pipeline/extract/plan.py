@@ -1,8 +1,12 @@
-"""What to compute, in which batches, into which shards: decided by the rows alone, so that a resumed run makes the same bytes."""
+"""What to compute, in which batches, into which shards: decided by the rows' content alone, so that a resumed run makes the same bytes,
+and an edited dataset the same batches and shards but for those near the edit.
+"""
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +14,20 @@ import torch
 
 from pipeline.errors import InputError
 from pipeline.extract.config import ExtractSection
+from pipeline.extract.runs import runs
 from pipeline.schema.hidden import StoredDtype
+from pipeline.shards import checksum
 
 _ITEM_BYTES: dict[StoredDtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 _STATES = 4
 """Three auxiliary layers and the last."""
 MOST_PADDING = 0.03
 """Share of a padded batch that may be padding."""
+_NEIGHBOURHOOD = 32
+"""Batches' worth of rows among which a padded batch looks for rows of its length."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Row:
     """One conversation to run the target over."""
 
@@ -27,6 +35,13 @@ class Row:
     token_ids: torch.Tensor
     """int32 [length]."""
     prompt_length: int
+    segments: list[dict[str, Any]]
+    """As in accepted.parquet; only handed on."""
+
+    @cached_property
+    def checksum(self) -> str:
+        """Of its ids; also decides where batches and shards are cut."""
+        return checksum(self.token_ids)
 
 
 @dataclass(slots=True)
@@ -58,7 +73,7 @@ def select(source: Path, table: Iterable[dict[str, Any]], config: ExtractSection
             raise InputError(
                 f"{source}: row {name!r}: token {place} is {int(ids[place])}; the target's vocabulary has {vocab_size} ids: these rows are another target's"
             )
-        _take(selection, Row(name, ids, len(raw["prompt_ids"])), config)
+        _take(selection, Row(name, ids, len(raw["prompt_ids"]), raw["segments"]), config)
     return selection
 
 
@@ -72,7 +87,7 @@ def _take(selection: Selection, row: Row, config: ExtractSection) -> None:
         selection.left_out["no_supervised_tokens"] += 1
         return
     selection.cut += long
-    selection.rows.append(Row(row.id, kept, row.prompt_length))
+    selection.rows.append(Row(row.id, kept, row.prompt_length, row.segments))
 
 
 def bytes_per_token(hidden_size: int, dtype: StoredDtype) -> int:
@@ -82,21 +97,28 @@ def bytes_per_token(hidden_size: int, dtype: StoredDtype) -> int:
 
 
 def batches(rows: list[Row], tokens: int, *, padded: bool) -> Iterator[list[int]]:
-    """Numbers of rows, longest first, in batches of at most ``tokens`` tokens; a longer row is a batch alone.
+    """Numbers of rows in batches of at most ``tokens`` tokens, neighbours together, in a batch the longest first; a longer row is a batch alone.
 
-    A padded batch is closed as well when a row would bring more than 3 % padding.
+    A padded batch is closed as well when a row would bring more than 3 % padding; its rows come from a wider neighbourhood, to find some of a length.
     """
+    sizes, marks = [len(row.token_ids) for row in rows], [row.checksum for row in rows]
+    for run in runs(sizes, marks, tokens * _NEIGHBOURHOOD if padded else tokens):
+        ordered = sorted(run, key=lambda number: (-sizes[number], number))
+        if padded:
+            yield from _even(ordered, sizes, tokens)
+        else:
+            yield ordered
+
+
+def _even(ordered: list[int], sizes: list[int], tokens: int) -> Iterator[list[int]]:
+    """Cut rows, longest first, into batches of nearly one length."""
     batch: list[int] = []
-    longest = total = 0
-    for number in sorted(range(len(rows)), key=lambda number: (-len(rows[number].token_ids), number)):
-        length = len(rows[number].token_ids)
-        size = longest * (len(batch) + 1) if padded else total + length
-        if batch and (size > tokens or (padded and length < (1 - MOST_PADDING) * longest)):
+    for number in ordered:
+        longest = sizes[batch[0]] if batch else 0
+        if batch and (longest * (len(batch) + 1) > tokens or sizes[number] < (1 - MOST_PADDING) * longest):
             yield batch
-            batch, total = [], 0
-        longest = length if not batch else longest
+            batch = []
         batch.append(number)
-        total += length
     if batch:
         yield batch
 
@@ -111,16 +133,9 @@ class ShardPlan:
 
 
 def shards(rows: list[Row], batched: Iterable[list[int]], token_bytes: int, shard_bytes: int) -> list[ShardPlan]:
-    """Group batches into shards of at least ``shard_bytes``, but for the last."""
-    plans: list[ShardPlan] = []
-    members: list[list[int]] = []
-    tokens = 0
-    for batch in batched:
-        members.append(batch)
-        tokens += sum(len(rows[number].token_ids) for number in batch)
-        if tokens * token_bytes >= shard_bytes:
-            plans.append(ShardPlan(f"shard-{len(plans):05d}.safetensors", members, tokens))
-            members, tokens = [], 0
-    if members:
-        plans.append(ShardPlan(f"shard-{len(plans):05d}.safetensors", members, tokens))
-    return plans
+    """Group batches into shards of at most ``shard_bytes``; a larger batch is a shard alone."""
+    members = list(batched)
+    tokens = [sum(len(rows[number].token_ids) for number in batch) for batch in members]
+    marks = [hashlib.sha256("".join(rows[number].checksum for number in batch).encode()).hexdigest() for batch in members]
+    cuts = runs([count * token_bytes for count in tokens], marks, shard_bytes)
+    return [ShardPlan(f"shard-{place:05d}.safetensors", members[run.start : run.stop], sum(tokens[run.start : run.stop])) for place, run in enumerate(cuts)]

@@ -9,11 +9,14 @@ from pipeline.errors import ConfigError, InputError
 from pipeline.extract.backend import Backend
 from pipeline.extract.config import EngineSection, ExtractSection
 from pipeline.extract.engines.server import ServerBackend
+from pipeline.extract.kept import KeptStates, decides
 from pipeline.extract.local import LocalBackend
 from pipeline.extract.plan import Row, Selection, ShardPlan, batches, bytes_per_token, select, shards
 from pipeline.extract.writer import ShardWriter, check_space, close_partial, is_done, open_partial
-from pipeline.fingerprint import running_code
 from pipeline.models import Target, auxiliary_layers, find_source, read_config, use_threads
+from pipeline.reuse.code import code_digest
+from pipeline.reuse.index import Piece
+from pipeline.reuse.kept import link_or_copy, opened
 from pipeline.schema.hidden import INDEX, Manifest, Stamp
 from pipeline.schema.tokens import SCHEMA
 from pipeline.section import Section
@@ -50,18 +53,18 @@ def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: P
     selection = select(accepted, read_rows(accepted, SCHEMA), settings, vocab_size)
     token_bytes = bytes_per_token(int(shape.hidden_size), settings.dtype)
     backend = _backend(config, model, layer_ids)
-    partial = open_partial(hidden, _key(settings, selection, source.sha256, layer_ids, backend.engine))
-    tokens = sum(len(row.token_ids) for row in selection.rows)
-    check_space(partial, tokens * token_bytes, tokens, token_bytes)
     rows = selection.rows
-    target = backend.start(rows[0] if rows else None)
-    plans = shards(rows, batches(rows, settings.tokens_per_batch, padded=backend.padded), token_bytes, settings.shard_bytes)
-    _compute(backend, tokens, rows, plans, settings, partial)
+    with opened("extract", decides(settings, source.sha256, layer_ids, backend.engine)) as kept:
+        partial = open_partial(hidden, _key(settings, selection, source.sha256, layer_ids, backend.engine, code_digest("extract", kept)), kept)
+        target = backend.start(rows[0] if rows else None)
+        batched = batches(rows, 1 if backend.by_row else settings.tokens_per_batch, padded=backend.padded)
+        plans = shards(rows, batched, token_bytes, settings.shard_bytes)
+        digests = _fill(backend, KeptStates(kept, rows, padded=backend.padded), rows, plans, settings, partial, token_bytes)
     write_rows(partial / INDEX_NAME, INDEX, _index(rows, plans))
     write_json(partial / MANIFEST, _manifest(target, layer_ids, settings, backend.engine))
     close_partial(partial)
     install_folder(partial, hidden)
-    write_json(stamp, _stamp(stamp.stem, selection, hidden))
+    write_json(stamp, _stamp(stamp.stem, selection, sha256_folder(hidden, digests)))
 
 
 def _backend(config: Config, model: Path, layer_ids: list[int]) -> Backend:
@@ -72,24 +75,48 @@ def _backend(config: Config, model: Path, layer_ids: list[int]) -> Backend:
     return ServerBackend(config.extract, config.engine, model, layer_ids)
 
 
-def _compute(backend: Backend, tokens: int, rows: list[Row], plans: list[ShardPlan], settings: ExtractSection, partial: Path) -> None:
-    """Fill every shard that is not there yet."""
-    todo = [plan for plan in plans if not is_done(partial / plan.name, plan)]
-    done = tokens - sum(plan.tokens for plan in todo)
-    batched = [(plan, batch) for plan in todo for batch in plan.batches]
-    wanted = ([rows[number] for number in batch] for _, batch in batched)
-    with ShardWriter(partial, rows, settings.dtype) as writer:
-        for (plan, batch), (aux, last) in zip(batched, backend.states(wanted), strict=True):
-            finished = batch is plan.batches[-1]
-            writer.add(batch, aux, last, plan if finished else None)
-            if finished:
-                done += plan.tokens
-                print(f"extract: {done:,} of {tokens:,} tokens", flush=True)
+def _fill(
+    backend: Backend, kept: KeptStates, rows: list[Row], plans: list[ShardPlan], settings: ExtractSection, partial: Path, token_bytes: int
+) -> dict[str, str]:
+    """Make every shard: one that a killed run finished stays, one of an earlier build is linked, the others are put together from kept and new states.
+
+    Returns the SHA-256 of each.
+
+    Raises:
+        DiskError: what is to be written will not fit.
+
+    """
+    digests: dict[str, str] = {}
+    todo: list[tuple[ShardPlan, list[Piece | None]]] = []
+    for plan in plans:
+        path = partial / plan.name
+        if is_done(path, plan):
+            digests[plan.name] = kept.keep(plan, path)
+        elif (found := kept.whole(plan, pieces := kept.find(plan))) is not None:
+            link_or_copy(found, path)
+            digests[plan.name] = pieces[0].segment.hex() if pieces[0] else ""
+        else:
+            todo.append((plan, pieces))
+    tokens, left = sum(plan.tokens for plan in plans), sum(plan.tokens for plan, _ in todo)
+    check_space(partial, left * token_bytes, left, token_bytes)
+    missing = ([rows[number] for number in batch] for plan, pieces in todo for batch, piece in zip(plan.batches, pieces, strict=True) if piece is None)
+    states, done = backend.states(missing), tokens - left
+    with ShardWriter(partial, rows, settings.dtype, lambda plan, path: digests.update({plan.name: kept.keep(plan, path)})) as writer:
+        for plan, pieces in todo:
+            for batch, piece in zip(plan.batches, pieces, strict=True):
+                finishes = plan if batch is plan.batches[-1] else None
+                if piece is None:
+                    writer.add(batch, *next(states), finishes)
+                else:
+                    writer.add_stored(kept.read(piece), finishes)
+            done += plan.tokens
+            print(f"extract: {done:,} of {tokens:,} tokens", flush=True)
+    return digests
 
 
-def _key(settings: ExtractSection, selection: Selection, target_sha256: str, layer_ids: list[int], engine: str) -> str:
+def _key(settings: ExtractSection, selection: Selection, target_sha256: str, layer_ids: list[int], engine: str, code: bytes) -> str:
     """Digest of everything that decides the shards' bytes: settings, weights, rows, and what computes them, this program's own code included."""
-    digest = hashlib.sha256(to_json([settings.model_dump(mode="json"), target_sha256, layer_ids, engine, running_code("extract")]))
+    digest = hashlib.sha256(to_json([settings.model_dump(mode="json"), target_sha256, layer_ids, engine, code.hex()]))
     for row in selection.rows:
         digest.update(to_json([row.id, row.prompt_length, checksum(row.token_ids)]))
     return digest.hexdigest()
@@ -111,6 +138,7 @@ def _index(rows: list[Row], plans: list[ShardPlan]) -> list[dict[str, Any]]:
             "length": len(row.token_ids),
             "prompt_length": row.prompt_length,
             "checksum": checksum(row.token_ids),
+            "segments": row.segments,
         }
         for number, row in enumerate(rows)
     ]
@@ -131,7 +159,7 @@ def _manifest(target: Target, layer_ids: list[int], settings: ExtractSection, en
     )
 
 
-def _stamp(dataset: str, selection: Selection, hidden: Path) -> Stamp:
+def _stamp(dataset: str, selection: Selection, sha256: str) -> Stamp:
     rows = selection.rows
     return Stamp(
         dataset=dataset,
@@ -140,5 +168,5 @@ def _stamp(dataset: str, selection: Selection, hidden: Path) -> Stamp:
         supervised_tokens=sum(len(row.token_ids) - row.prompt_length for row in rows),
         cut=selection.cut,
         left_out=dict(sorted(selection.left_out.items())),
-        sha256=sha256_folder(hidden),
+        sha256=sha256,
     )

@@ -5,6 +5,7 @@ its content, so `key.json` in it does: other rows, weights or settings start ane
 """
 
 import shutil
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ from pipeline.artifacts import read_json, remove_leftovers, write_json
 from pipeline.errors import DiskError
 from pipeline.extract.plan import Row, ShardPlan
 from pipeline.models import DTYPES
+from pipeline.reuse.kept import Kept
 from pipeline.schema.hidden import StoredDtype
 from pipeline.shards import quantize
 from pipeline.tensors import TensorFile, save_tensors
@@ -24,10 +26,12 @@ _IN_FLIGHT = 2
 """Batches waiting to be stored while the next is computed."""
 
 
-def open_partial(hidden: Path, key: str) -> Path:
-    """Folder for partial work; emptied when what it holds was made for something else."""
+def open_partial(hidden: Path, key: str, kept: Kept) -> Path:
+    """Folder for partial work; emptied when what it holds was made for something else, but for batches that are wanted again."""
     folder = hidden.with_name(f".{hidden.name}.partial")
     if folder.exists() and not ((folder / _KEY).is_file() and read_json(folder / _KEY) == {"key": key}):
+        for shard in sorted(folder.glob("shard-*")):
+            kept.adopt(shard)
         shutil.rmtree(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / _KEY, {"key": key})
@@ -41,18 +45,17 @@ def close_partial(folder: Path) -> None:
 
 
 def check_space(folder: Path, needed: int, tokens: int, token_bytes: int) -> None:
-    """Say what the states will take, and stop before the first forward pass when they will not fit.
+    """Say what the states that are not there yet will take, and stop before the first batch when they will not fit.
 
     Raises:
         DiskError: with the numbers.
 
     """
     free = shutil.disk_usage(folder).free
-    done = sum(path.stat().st_size for path in folder.glob("shard-*"))
-    print(f"extract: {tokens:,} tokens of {token_bytes:,} bytes: {needed:,} bytes of states, {done:,} of them there; {free:,} bytes are free", flush=True)
-    if needed - done > free:
+    print(f"extract: {tokens:,} tokens to compute or copy, {token_bytes:,} bytes each: {needed:,} bytes; {free:,} bytes are free", flush=True)
+    if needed > free:
         raise DiskError(
-            f"{folder.parent}: hidden states need {needed:,} bytes ({tokens:,} tokens of {token_bytes:,} bytes), {done:,} are there, {free:,} are free: "
+            f"{folder.parent}: hidden states need {needed:,} bytes more ({tokens:,} tokens of {token_bytes:,} bytes), {free:,} are free: "
             "free some space, take fewer prompts, or store them narrower (extract.dtype: float8_e4m3fn)"
         )
 
@@ -65,8 +68,9 @@ def is_done(path: Path, shard: ShardPlan) -> bool:
 class ShardWriter:
     """Takes batches' states and writes a shard when its last batch is in. Storing overlaps the next forward pass."""
 
-    def __init__(self, folder: Path, rows: list[Row], dtype: StoredDtype) -> None:
+    def __init__(self, folder: Path, rows: list[Row], dtype: StoredDtype, written: Callable[[ShardPlan, Path], None] = lambda _plan, _path: None) -> None:
         self._folder, self._rows, self._dtype = folder, rows, dtype
+        self._written = written
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="shard-writer")
         self._pending: list[Future[None]] = []
         self._parts: list[dict[str, torch.Tensor]] = []
@@ -84,17 +88,27 @@ class ShardWriter:
         self._wait(_IN_FLIGHT - 1)
         self._pending.append(self._pool.submit(self._store, batch, aux, last, finishes))
 
+    def add_stored(self, tensors: dict[str, torch.Tensor], finishes: ShardPlan | None) -> None:
+        """Hand over a batch that an earlier build stored."""
+        self._wait(_IN_FLIGHT - 1)
+        self._pending.append(self._pool.submit(self._append, tensors, finishes))
+
     def _wait(self, most: int) -> None:
         while len(self._pending) > most:
             self._pending.pop(0).result()
 
     def _store(self, batch: list[int], aux: torch.Tensor, last: torch.Tensor, finishes: ShardPlan | None) -> None:
         token_ids = torch.cat([self._rows[number].token_ids for number in batch])
-        self._parts.append({"token_ids": token_ids, **_stored("aux", aux, 3, self._dtype), **_stored("last", last, 1, self._dtype)})
+        self._append({"token_ids": token_ids, **_stored("aux", aux, 3, self._dtype), **_stored("last", last, 1, self._dtype)}, finishes)
+
+    def _append(self, tensors: dict[str, torch.Tensor], finishes: ShardPlan | None) -> None:
+        self._parts.append(tensors)
         if finishes is not None:
             whole = {name: torch.cat([part[name] for part in self._parts]) for name in self._parts[0]}
             self._parts = []
-            save_tensors(self._folder / finishes.name, whole)
+            path = self._folder / finishes.name
+            save_tensors(path, whole)
+            self._written(finishes, path)
 
 
 def _stored(name: str, state: torch.Tensor, parts: int, dtype: StoredDtype) -> dict[str, torch.Tensor]:

@@ -1,9 +1,8 @@
-"""Where the ledger lives, and who may write to it."""
+"""Who may write to the ledger."""
 
 import contextlib
 import fcntl
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,26 +10,7 @@ from pathlib import Path
 import orjson
 
 from pipeline.errors import BusyError, DiskError
-
-STORE_VARIABLE = "AERIE_STORE"
-"""Environment variable that names the ledger's folder; without it, all work trees, experiments and queues of a clone share one."""
-
-
-def store_folder() -> Path:
-    """Folder of the ledger: `$AERIE_STORE`, else `aerie` in the clone's git folder, else `.aerie` here.
-
-    DVC runs an experiment in a copy with a git folder of its own, and says in DVC_ROOT where the clone is.
-    """
-    if chosen := os.environ.get(STORE_VARIABLE):
-        return Path(chosen).absolute()
-    root = Path(os.environ.get("DVC_ROOT") or Path.cwd())
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # a hook's GIT_DIR names another repository
-    command = ["git", "-C", str(root), "rev-parse", "--path-format=absolute", "--git-common-dir"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, env=clean, check=False)
-    except FileNotFoundError:
-        return root / ".aerie"
-    return Path(found.stdout.strip()) / "aerie" if found.returncode == 0 else root / ".aerie"
+from pipeline.home import STORE_VARIABLE
 
 
 @contextlib.contextmanager

@@ -6,13 +6,14 @@ from pathlib import Path
 from pipeline.errors import BudgetError
 from pipeline.generate import ledger
 from pipeline.generate.config import BudgetSection, ProviderSection, SamplingSection
-from pipeline.generate.home import only_writer, store_folder
+from pipeline.generate.home import only_writer
 from pipeline.generate.outputs import Outputs
 from pipeline.generate.projection import restore
 from pipeline.generate.report import plan_lines
 from pipeline.generate.request import Asker
 from pipeline.generate.server import admission_of, endpoints_document, identity, running_server
 from pipeline.generate.survey import Survey, survey
+from pipeline.home import store_folder
 from pipeline.section import Section
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from pipeline.artifacts import open_gzip, open_plain, read_jsonl
+from pipeline.artifacts import open_plain, read_jsonl
 from pipeline.errors import InputError
 from pipeline.prompts.config import PromptsSection
 
@@ -38,13 +38,11 @@ def _lines(path: Path) -> Iterator[Located]:
 
 
 def _opener(path: Path) -> Callable[[Path], IO[bytes]]:
-    if path.name.endswith(".gz"):
-        return open_gzip
-    if path.name.endswith(".zst"):
-        from pipeline.tables import open_zstd  # pyarrow is slow to import, and most datasets are plain JSONL
+    if path.suffix not in (".gz", ".zst"):
+        return open_plain
+    from pipeline.tables import opener_of  # pyarrow is slow to import, and most datasets are plain JSONL
 
-        return open_zstd
-    return open_plain
+    return opener_of(path)
 
 
 def _parquet(path: Path) -> Iterator[Located]:

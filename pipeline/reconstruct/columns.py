@@ -1,7 +1,8 @@
 """Rows to Arrow, without a Python object for each id."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -50,3 +51,24 @@ def _segments(rows: Sequence[Row]) -> Any:
 def _notes(rows: Sequence[Row]) -> Any:
     values = pa.array([note for row in rows for note in row.notes], pa.string())
     return pa.ListArray.from_arrays(_offsets([len(row.notes) for row in rows]), values, type=SCHEMA.field("notes").type)
+
+
+class Counted(NamedTuple):
+    """What a row that was written counts by."""
+
+    provider: str | None
+    status: str
+    evidence: str | None
+    completion: memoryview
+    """Ids, little-endian."""
+    reason: str | None
+    notes: list[str]
+
+
+def counted(batch: pa.RecordBatch) -> Iterator[Counted]:
+    """Rows of a batch in the columns of SCHEMA, as the summary counts them."""
+    completions = batch.column("completion_ids")
+    edges, values = completions.offsets.to_pylist(), memoryview(completions.values.to_numpy()).cast("B")
+    ids = [values[WIDTH * start : WIDTH * end] for start, end in pairwise(edges)]
+    provider, status, evidence, reason, notes = (batch.column(name).to_pylist() for name in ("provider", "status", "evidence", "reason", "notes"))
+    return map(Counted, provider, status, evidence, ids, reason, notes)

@@ -6,12 +6,13 @@ from typing import Any
 
 from pipeline.answers.lines import Job, file_job, load, row_job
 from pipeline.artifacts import read_lines
-from pipeline.reconstruct.work import Line
+from pipeline.reconstruct.kept import Line
+from pipeline.tables import opener_of
 
 
 def file_lines(path: Path) -> Iterator[Line]:
-    """Lines of a user's file."""
-    return ((number, line, None) for number, line in read_lines(path))
+    """Lines of a user's file, which may be packed (`.gz`, `.zst`)."""
+    return ((number, line, None) for number, line in read_lines(path, opener_of(path)))
 
 
 def file_to_job(line: Line) -> Job:

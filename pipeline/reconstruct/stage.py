@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.answers.rows import RowMaker
-from pipeline.artifacts import read_model, write_json
+from pipeline.artifacts import read_model, to_json, write_json
+from pipeline.reconstruct.kept import KeptLines, Line
 from pipeline.reconstruct.sources import build_lines, build_to_job
 from pipeline.reconstruct.summary import Tally
-from pipeline.reconstruct.work import Line, Plan, ToJob, batches, learn_habits, workers_for
+from pipeline.reconstruct.work import Plan, ToJob, batches, learn_habits, workers_for
+from pipeline.reuse.kept import opened
 from pipeline.schema.target import TargetRecord
 from pipeline.schema.tokens import SCHEMA
 from pipeline.section import Section
@@ -33,15 +35,20 @@ def run(config: Config, *, prompts: Path, responses: Path, record: Path, tokens:
     """
     target = read_model(record, TargetRecord)
     maker = RowMaker(target, open_tokenizer(target), send_tools=config.send_tools)
-    document = rebuild_file(
-        partial(build_lines, prompts, responses), build_to_job, maker, tokens, workers_for(responses.stat().st_size if responses.is_file() else 0, None)
-    )
+    lines = partial(build_lines, prompts, responses)
+    workers = workers_for(responses.stat().st_size if responses.is_file() else 0, None)
+    with opened("reconstruct", to_json([target.model_dump(mode="json"), config.model_dump(mode="json")])) as kept:
+        document = rebuild_file(lines, build_to_job, maker, tokens, workers, KeptLines(kept) if kept.on else None)
     write_json(summary, document)
 
 
-def rebuild_file(lines: Callable[[], Iterator[Line]], to_job: ToJob, maker: RowMaker, out: Path, workers: int) -> dict[str, Any]:
+def rebuild_file(lines: Callable[[], Iterator[Line]], to_job: ToJob, maker: RowMaker, out: Path, workers: int, kept: KeptLines | None = None) -> dict[str, Any]:
     """Read the lines twice, first for the providers' habits; write the table; return the summary."""
-    habits = learn_habits(lines(), maker, to_job)
+    habits = learn_habits(lines(), maker, to_job, kept)
+    if kept is not None:
+        kept.use(habits)
     tally = Tally()
-    write_batches(out, SCHEMA, batches(lines(), Plan(maker, to_job, habits), tally, workers))
+    write_batches(out, SCHEMA, batches(lines(), Plan(maker, to_job, habits), tally, workers, kept))
+    if kept is not None:
+        kept.close()
     return tally.document(habits)

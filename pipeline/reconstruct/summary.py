@@ -5,8 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.answers.habits import Habits
+from pipeline.answers.habits import UNKNOWN, Habits
 from pipeline.answers.rows import Row
+from pipeline.reconstruct.columns import Counted
+
+_PROVIDER, _STATUS, _EVIDENCE = 1, 2, 3
+"""Places in the key of a row's count."""
 
 
 @dataclass(slots=True)
@@ -18,52 +22,56 @@ class Tally:
     counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """(name of the count, what is counted, ...) to number."""
 
-    def take(self, lines: int, rows: Iterable[Row]) -> None:
+    def take(self, lines: int, rows: Iterable[Row | Counted]) -> None:
         """Count the rows of so many lines."""
         self.lines += lines
         for row in rows:
             provider = row.provider or "unknown"
             tokens = len(row.completion) // 4
-            self.counts["rows",] += 1
-            self.counts["status", row.status] += 1
-            self.counts["evidence", row.evidence or "none"] += 1
-            self.counts["provider", provider, row.status] += 1
-            self.counts["provider_evidence", provider, row.evidence or "none"] += 1
+            self.counts["row", provider, row.status, row.evidence or "none"] += 1
             self.counts["tokens", row.status] += tokens
-            for code in row.reason.split(", ") if row.reason else ():
-                self.counts["reason", code] += 1
-            for code in {note.split(maxsplit=1)[0].rstrip(":") for note in row.notes if note}:
-                self.counts["note", code] += 1
+            if row.reason:
+                self.counts.update(("reason", code) for code in row.reason.split(", "))
+            if row.notes:
+                self.counts.update(("note", code) for code in {note.split(maxsplit=1)[0].rstrip(":") for note in row.notes if note})
 
     def add(self, other: "Tally") -> None:
         """Take in another tally."""
         self.lines += other.lines
         self.counts.update(other.counts)
 
-    def of(self, *name: str) -> dict[str, int]:
+    def _of(self, name: str) -> dict[str, int]:
         """Counts under a name, by what is counted."""
-        return {key[-1]: count for key, count in sorted(self.counts.items()) if key[:-1] == name}
+        return {key[1]: count for key, count in sorted(self.counts.items()) if key[0] == name}
+
+    def _rows(self, place: int, provider: str | None = None) -> Counter[str]:
+        """Rows by one part of their key, of one provider or all."""
+        found: Counter[str] = Counter()
+        for key, count in sorted(self.counts.items()):
+            if key[0] == "row" and provider in (None, key[1]):
+                found[key[place]] += count
+        return found
 
     def document(self, habits: dict[str | None, Habits]) -> dict[str, Any]:
         """Everything, in the shape of reconstruct.json."""
-        providers = sorted({key[1] for key in self.counts if key[0] == "provider"})
+        status, evidence = self._rows(_STATUS), self._rows(_EVIDENCE)
         return {
             "version": 1,
             "lines": self.lines,
-            "rows": self.counts["rows",],
-            "status": {status: self.counts["status", status] for status in ("accept", "flag", "reject")},
-            "evidence": {kind: self.counts["evidence", kind] for kind in ("ids", "logprobs", "count", "text", "none")},
-            "tokens": {status: self.counts["tokens", status] for status in ("accept", "flag")},
-            "reasons": self.of("reason"),
-            "notes": self.of("note"),
-            "providers": {name: self._provider(name, habits) for name in providers},
+            "rows": status.total(),
+            "status": {name: status[name] for name in ("accept", "flag", "reject")},
+            "evidence": {kind: evidence[kind] for kind in ("ids", "logprobs", "count", "text", "none")},
+            "tokens": {name: self.counts["tokens", name] for name in ("accept", "flag")},
+            "reasons": self._of("reason"),
+            "notes": self._of("note"),
+            "providers": {name: self._provider(name, habits) for name in self._rows(_PROVIDER)},
         }
 
     def _provider(self, name: str, habits: dict[str | None, Habits]) -> dict[str, Any]:
-        own = habits.get(None if name == "unknown" else name, Habits())
+        own = habits.get(None if name == "unknown" else name, UNKNOWN)
         return {
-            "status": self.of("provider", name),
-            "evidence": self.of("provider_evidence", name),
+            "status": dict(sorted(self._rows(_STATUS, name).items())),
+            "evidence": dict(sorted(self._rows(_EVIDENCE, name).items())),
             "bills_end_token": own.bills_end,
             "strips": sorted(own.strips),
         }

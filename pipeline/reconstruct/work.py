@@ -17,18 +17,17 @@ import pyarrow as pa
 from pipeline.answers.habits import SAMPLE_ROWS, Habits, Seen, learn
 from pipeline.answers.lines import Job
 from pipeline.answers.rows import RowMaker
-from pipeline.pools import in_order, processes_for
-from pipeline.reconstruct.columns import record_batch
+from pipeline.pools import processes_for, where_needed
+from pipeline.reconstruct.columns import counted, record_batch
+from pipeline.reconstruct.kept import Fresh, KeptLines, Line
 from pipeline.reconstruct.summary import Tally
+from pipeline.reuse.rows import Found
 from pipeline.runner import follow_parent
 from pipeline.schema.tokens import SCHEMA
 
 BATCH_LINES = 256
 PARALLEL_FROM = 4 << 20
 """Bytes of input from which starting processes pays."""
-
-Line = tuple[int, bytes | None, bytes | None]
-"""(number, line of responses or None, line of prompts or None)."""
 
 Source = Callable[[], Iterator[Line]]
 """Gives the lines from the start, as often as asked."""
@@ -44,16 +43,32 @@ class Plan(NamedTuple):
     habits: dict[str | None, Habits]
 
 
-def learn_habits(lines: Iterable[Line], maker: RowMaker, to_job: ToJob) -> dict[str | None, Habits]:
+def learn_habits(lines: Iterable[Line], maker: RowMaker, to_job: ToJob, kept: KeptLines | None = None) -> dict[str | None, Habits]:
     """First pass: habits of each provider, from its first rows."""
     seen: dict[str | None, Seen] = {}
     known: tuple[bytes, ...] = ()
     for line in lines:
         if any(mark in (line[1] or b"") for mark in known):
             continue
-        maker.observe(to_job(line), seen, SAMPLE_ROWS)
+        if kept is None:
+            maker.observe(to_job(line), seen, SAMPLE_ROWS)
+        else:
+            _observe(line, maker, to_job, seen, kept)
         known = tuple(mark for name, counts in seen.items() if name and counts.rows >= SAMPLE_ROWS for mark in _marks(name))
     return learn(seen)
+
+
+def _observe(line: Line, maker: RowMaker, to_job: ToJob, seen: dict[str | None, Seen], kept: KeptLines) -> None:
+    """As `RowMaker.observe`, with what an earlier build saw in the same line."""
+    shown = kept.seen(line)
+    if shown is None:
+        shown = {}
+        maker.observe(to_job(line), shown, SAMPLE_ROWS)
+        kept.add_seen(line, shown)
+    for provider, counts in shown.items():
+        own = seen.setdefault(provider, Seen())
+        if own.rows < SAMPLE_ROWS:
+            own.take(counts)
 
 
 def _marks(provider: str) -> tuple[bytes, bytes]:
@@ -74,16 +89,42 @@ def no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def batches(lines: Iterator[Line], plan: Plan, tally: Tally, workers: int) -> Iterator[pa.RecordBatch]:
+def batches(lines: Iterator[Line], plan: Plan, tally: Tally, workers: int, kept: KeptLines | None = None) -> Iterator[pa.RecordBatch]:
     """Second pass: the rows of each batch of lines, counted in `tally`."""
     chunks = iter(lambda: list(islice(lines, BATCH_LINES)), [])
-    if workers <= 1:
-        results: Iterator[tuple[bytes, Tally]] = (_work(plan, chunk) for chunk in chunks)
-        yield from _received(results, tally)
-        return
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(workers, context, _start, (plan,)) as pool:
-        yield from _received(in_order(pool, _run, chunks, 2 * workers), tally)
+    with contextlib.ExitStack() as stack:
+        if workers > 1:
+            pool = stack.enter_context(ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start, (plan,)))
+        else:
+            pool = None
+            _work_by(plan)
+        looked = ((Looked(chunk, None), chunk) for chunk in chunks) if kept is None else _looked(chunks, kept)
+        for (chunk, found), made in where_needed(pool, _run, looked, 2 * workers):
+            fresh = None if made is None else Fresh(pa.ipc.read_record_batch(pa.py_buffer(made.buffer), SCHEMA), made.counts)
+            if kept is None or found is None:
+                assert fresh is not None
+                batch = fresh.batch
+            else:
+                batch = kept.join(found, fresh)
+            if made is not None and len(made.counts) == len(chunk):
+                tally.add(made.tally)
+            else:
+                tally.take(len(chunk), counted(batch))
+            yield batch
+
+
+class Looked(NamedTuple):
+    """Some lines, with what is kept of them."""
+
+    chunk: list[Line]
+    found: Found | None
+
+
+def _looked(chunks: Iterable[list[Line]], kept: KeptLines) -> Iterator[tuple[Looked, list[Line] | None]]:
+    """Each chunk with those of its lines that must be worked on."""
+    for chunk in chunks:
+        found = kept.look(chunk)
+        yield Looked(chunk, found), [chunk[number] for number in found.missing] or None
 
 
 def workers_for(size: int, wanted: int | None) -> int:
@@ -91,29 +132,35 @@ def workers_for(size: int, wanted: int | None) -> int:
     return processes_for(size, worth=PARALLEL_FROM) if wanted is None else max(1, wanted)
 
 
-def _received(results: Iterator[tuple[bytes, Tally]], tally: Tally) -> Iterator[pa.RecordBatch]:
-    for buffer, counts in results:
-        tally.add(counts)
-        yield pa.ipc.read_record_batch(pa.py_buffer(buffer), SCHEMA)
+class Made(NamedTuple):
+    """Rows of some lines, as they cross to another process."""
+
+    buffer: bytes
+    """Record batch, serialised."""
+    counts: list[int]
+    """Rows of each line."""
+    tally: Tally
 
 
 _plan: Plan | None = None
 
 
 def _start(plan: Plan) -> None:
-    global _plan
     follow_parent()
+    _work_by(plan)
+
+
+def _work_by(plan: Plan) -> None:
+    global _plan
     _plan = plan
 
 
-def _run(chunk: list[Line]) -> tuple[bytes, Tally]:
+def _run(chunk: list[Line]) -> Made:
     assert _plan is not None
-    return _work(_plan, chunk)
-
-
-def _work(plan: Plan, chunk: list[Line]) -> tuple[bytes, Tally]:
+    plan = _plan
     with no_collector():
-        rows = [row for line in chunk for row in plan.maker.rows(plan.to_job(line), plan.habits)]
+        by_line = plan.maker.rows_by_job([plan.to_job(line) for line in chunk], plan.habits)
+    rows = [row for rows in by_line for row in rows]
     tally = Tally()
     tally.take(len(chunk), rows)
-    return record_batch(rows).serialize().to_pybytes(), tally
+    return Made(record_batch(rows).serialize().to_pybytes(), [len(rows) for rows in by_line], tally)

@@ -10,6 +10,7 @@ from typing import Literal
 import pyarrow as pa
 from pydantic import Field
 
+from pipeline.schema.tokens import SCHEMA as TOKENS
 from pipeline.section import Section
 from pipeline.tables import versioned
 
@@ -24,11 +25,13 @@ INDEX = versioned(
         pa.field("length", pa.int32(), nullable=False),
         pa.field("prompt_length", pa.int32(), nullable=False),
         pa.field("checksum", pa.string(), nullable=False),
+        TOKENS.field("segments"),
     ],
     name="hidden-index",
-    version=1,
+    version=2,
 )
-"""Rows in the order of accepted.parquet. checksum: sha256 hex of the row's token ids as little-endian int32."""
+"""Rows in the order of accepted.parquet. checksum: sha256 hex of the row's token ids as little-endian int32. segments: as in
+accepted.parquet, so of a row that was cut they may go on after its end."""
 
 
 class Manifest(Section):

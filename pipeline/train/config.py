@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from pipeline.lossmask import LossMask
 from pipeline.section import Section
 
 
@@ -17,6 +18,9 @@ class TrainSection(Section):
     """Steps of training-time test."""
     step_decay: float = Field(gt=0, le=1)
     """Weight of step j's loss is step_decay ** j."""
+    loss_mask: LossMask = "completion+tools"
+    """Which tokens of an answer are trained on: `completion+tools` all that the model wrote; `completion` all but its tool sections; or a weight
+    for each kind of segment. The loss is the weighted mean; tokens of weight 0 have no gradient and are not counted in held-out acceptance."""
     loss: Literal["kl", "lk_alpha", "lk_lambda"] = "kl"
     """kl on the draft vocabulary; lk_*: the acceptance rate itself (arXiv 2602.23881), which needs the target's whole vocabulary once a position."""
     intermediate_size: int | None = Field(None, ge=1)

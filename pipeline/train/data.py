@@ -8,7 +8,9 @@ from pathlib import Path
 import torch
 
 from pipeline.artifacts import read_model
+from pipeline.eagle3.unroll import Pack, pack_rows
 from pipeline.errors import ArtifactError, InputError
+from pipeline.lossmask import LossWeights
 from pipeline.schema.hidden import Manifest, Stamp
 from pipeline.shards import HiddenRow, HiddenStates
 
@@ -33,13 +35,22 @@ class Corpus:
     stamps: dict[str, Stamp]
     training: list[RowRef]
     heldout: list[RowRef]
+    weights_by_kind: LossWeights
 
     def read(self, refs: Sequence[RowRef]) -> list[HiddenRow]:
         """Read rows from the shards."""
         return [self.states[ref.dataset][ref.number] for ref in refs]
 
+    def weights(self, ref: RowRef) -> torch.Tensor:
+        """What each token of a row counts in the loss: float32 [length], 0 where the target did not write it, or the mask leaves it out."""
+        return self.states[ref.dataset].loss_weights(ref.number, self.weights_by_kind)
 
-def open_corpus(stamps: Path, hidden: dict[str, Path], names: list[str], target_sha256: str, heldout: float) -> Corpus:
+    def packed(self, refs: Sequence[RowRef]) -> Pack:
+        """Read rows and lay them end to end."""
+        return pack_rows(self.read(refs), [self.weights(ref) for ref in refs])
+
+
+def open_corpus(stamps: Path, hidden: dict[str, Path], names: list[str], target_sha256: str, heldout: float, weights: LossWeights) -> Corpus:
     """Open every dataset and check that their states belong together and to this target.
 
     Raises:
@@ -65,14 +76,15 @@ def open_corpus(stamps: Path, hidden: dict[str, Path], names: list[str], target_
         RowRef(name, number, row.id, row.length, row.prompt_length)
         for name, dataset in states.items()
         for number, row in enumerate(dataset.index)
-        if row.length > max(row.prompt_length, 1)
+        if row.length > max(row.prompt_length, 1) and bool(dataset.loss_weights(number, weights).any())
     ]
     if not refs:
         raise InputError(
-            f"no row to train on in {sorted(names)}: all were left out or none was accepted; read build/<dataset>/audit/summary.json and the stamps in {stamps}"
+            f"no row to train on in {sorted(names)}: all were left out, none was accepted, or train.loss_mask leaves out all that they hold; "
+            f"read build/<dataset>/audit/summary.json and the stamps in {stamps}"
         )
     kept = _heldout(refs, heldout)
-    return Corpus(manifest, states, read_stamps, [ref for ref in refs if ref not in kept], [ref for ref in refs if ref in kept])
+    return Corpus(manifest, states, read_stamps, [ref for ref in refs if ref not in kept], [ref for ref in refs if ref in kept], weights)
 
 
 def _common(states: dict[str, HiddenStates], target_sha256: str) -> Manifest:
@@ -102,7 +114,7 @@ def count_supervised(corpus: Corpus) -> torch.Tensor:
     """How often each token is supervised in the training rows: int64 [vocab]."""
     counts = torch.zeros(corpus.manifest.vocab_size, dtype=torch.int64)
     for ref in corpus.training:
-        written = corpus.states[ref.dataset].token_ids(ref.number)[ref.prompt_length :]
+        written = corpus.states[ref.dataset].token_ids(ref.number)[corpus.weights(ref) > 0]
         counts += torch.bincount(written, minlength=len(counts))
     return counts
 

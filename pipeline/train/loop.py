@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from pipeline.eagle3.drafter import Drafter
-from pipeline.eagle3.losses import Teacher, head_loss
-from pipeline.eagle3.unroll import Pack, Plan, pack_rows, plan_to, plan_unroll, unroll
+from pipeline.eagle3.losses import Teacher
+from pipeline.eagle3.objective import PackLoss, pack_loss
+from pipeline.eagle3.unroll import Pack, Plan, plan_to, plan_unroll
 from pipeline.models import Ends
 from pipeline.train.config import TrainSection
 from pipeline.train.data import Corpus, RowRef, packs_of_epoch
@@ -61,41 +62,36 @@ class Learner:
         last = pack.last.to(self.head_rows.device)[plan.teacher_rows].to(self.head_rows.dtype)
         return Teacher(self.ends.teacher_hidden(last), self.head_rows, self.full_head)
 
-    def pack_loss(self, pack: Pack, plan: Plan) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sums over one pack's supervised positions: losses [steps], differentiable, and agreements int64 [steps]."""
-        drafter, settings = self.drafter, self.settings
-        device = drafter.fc.weight.device
+    def pack_loss(self, pack: Pack, plan: Plan, step_weights: torch.Tensor) -> PackLoss:
+        """Loss of one pack."""
+        device = self.drafter.fc.weight.device
         teacher = self.teacher(pack, plan)
-        losses, correct = [], []
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=settings.dtype == "bfloat16"):
-            for supervised, hidden in zip(plan.supervised, unroll(drafter, pack.aux.to(device), plan), strict=True):
-                part = head_loss(drafter.norm(hidden[supervised.queries]), drafter.lm_head.weight, teacher, supervised.teacher, settings.loss)
-                losses.append(part.loss + hidden.sum() * 0)  # so that a pack without supervision still has gradients: zeros
-                correct.append(part.correct)
-        return torch.stack(losses), torch.stack(correct)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.settings.dtype == "bfloat16"):
+            return pack_loss(self.drafter, pack.aux.to(device), plan, teacher, step_weights, self.settings.loss)
 
     def step(self, packs: Sequence[Pack], rate: float, group: Processes) -> StepResult:
         """One optimizer step over this process's packs; counts and gradients are summed over all processes."""
         settings = self.settings
         device = self.drafter.fc.weight.device
         plans = [plan_to(plan_unroll(pack, settings.ttt_steps), device) for pack in packs]
-        counted = torch.tensor([[len(s.queries) for s in plan.supervised] for plan in plans] or [[0] * settings.ttt_steps], device=device).sum(0)
-        counts = group.total(counted).clamp(min=1)
-        weights = settings.step_decay ** torch.arange(settings.ttt_steps, device=device) / counts
-        sums = torch.zeros(2, settings.ttt_steps, device=device, dtype=torch.float64)
+        sizes = [[[len(s.queries), float(s.weights.sum())] for s in plan.supervised] for plan in plans] or [[[0, 0.0]] * settings.ttt_steps]
+        counts, weighed = group.total(torch.tensor(sizes, dtype=torch.float64, device=device).sum(0)).T
+        counts, weighed = counts.clamp(min=1), torch.where(weighed > 0, weighed, 1)
+        weights = settings.step_decay ** torch.arange(settings.ttt_steps, device=device) / weighed
+        total, correct = torch.zeros(1, device=device, dtype=torch.float64), torch.zeros(settings.ttt_steps, device=device, dtype=torch.int64)
         self.optimizer.zero_grad(set_to_none=True)
         for pack, plan in zip(packs, plans, strict=True):
-            losses, correct = self.pack_loss(pack, plan)
-            (losses * weights).sum().backward()
-            sums += torch.stack([losses.detach().double(), correct.double()])
+            found = self.pack_loss(pack, plan, weights)
+            found.loss.backward()
+            total += found.loss.detach()
+            correct += found.correct
         parameters = list(self.drafter.parameters())
         group.total_gradients(parameters)
         norm = nn.utils.clip_grad_norm_(parameters, settings.clip, foreach=False)
         for options in self.optimizer.param_groups:
             options["lr"] = rate
         self.optimizer.step()
-        losses, correct = group.total(sums)
-        return StepResult(float((losses * weights).sum()), float(norm), (correct / counts).tolist())
+        return StepResult(float(group.total(total)), float(norm), (group.total(correct) / counts).tolist())
 
 
 def prefetched(items: Sequence[Item], load: Callable[[Item], Any]) -> Iterator[Any]:
@@ -113,7 +109,7 @@ def prefetched(items: Sequence[Item], load: Callable[[Item], Any]) -> Iterator[A
 
 def load_packs(corpus: Corpus, packs: Sequence[Sequence[RowRef]]) -> list[Pack]:
     """Read the packs of one step."""
-    return [pack_rows(corpus.read(refs)) for refs in packs]
+    return [corpus.packed(refs) for refs in packs]
 
 
 @dataclass(slots=True)

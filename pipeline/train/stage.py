@@ -15,9 +15,9 @@ from pipeline.eagle3.choices import Choices
 from pipeline.eagle3.config import DrafterConfig
 from pipeline.eagle3.drafter import Drafter, initialize
 from pipeline.eagle3.estimate import Judged, estimate
-from pipeline.eagle3.unroll import pack_rows
 from pipeline.eagle3.vocabulary import choose_vocabulary
 from pipeline.errors import ArtifactError, ConfigError
+from pipeline.lossmask import weights_of
 from pipeline.models import Ends, open_ends, usable_device, use_threads
 from pipeline.schema.target import TargetRecord
 from pipeline.section import Section
@@ -49,7 +49,7 @@ def run(config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, 
     use_threads(settings.threads)
     torch.use_deterministic_algorithms(True, warn_only=settings.device != "cpu")
     ends = open_ends(model)
-    corpus = open_corpus(stamps, hidden, config.names, ends.source.sha256, settings.heldout)
+    corpus = open_corpus(stamps, hidden, config.names, ends.source.sha256, settings.heldout, weights_of(settings.loss_mask))
     if (width := ends.embedding.shape[1]) != corpus.manifest.hidden_size:
         raise ArtifactError(
             f"{model}: hidden size {width}; the hidden states have {corpus.manifest.hidden_size}: they are of another target, run `dvc repro extract`"
@@ -131,7 +131,7 @@ def judge(corpus: Corpus, ends: Ends, settings: TrainSection) -> list[Judged]:
     judged = []
     choose = Choices(ends.head)
     for refs in pack(corpus.heldout, settings.tokens_per_batch):
-        laid = pack_rows(corpus.read(refs))
+        laid = corpus.packed(refs)
         choices = torch.zeros(len(laid.token_ids), dtype=torch.int64)
         hidden = ends.teacher_hidden(laid.last[laid.loss_mask].to(ends.head.device, ends.head.dtype))
         choices[laid.loss_mask] = choose.of(hidden).cpu()

@@ -38,7 +38,7 @@ def rows_of(maker: RowMaker, *bodies: Any) -> list[Row]:
     for job in jobs:
         maker.observe(job, seen, 256)
     habits: dict[str | None, Habits] = learn(seen)
-    return [row for job in jobs for row in maker.rows(job, habits)]
+    return maker.rows(jobs, habits)
 
 
 def codes(row: Row) -> set[str]:

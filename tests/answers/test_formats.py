@@ -55,7 +55,7 @@ def test_an_answer_is_written_as_the_template_writes_it(content: str, calls: lis
         return  # nothing to say; and Kimi's template drops the reasoning of a finished turn from the history
     true = target.emitted(reasoning, content, calls)
     value = body(reasoning, content or None, calls or None, billed=len(true), finish="tool_calls" if calls else "stop")
-    (row,) = target.maker.rows(Job("x", value, ASKED, TOOLS), {})
+    (row,) = target.maker.rows([Job("x", value, ASKED, TOOLS)], {})
     assert unpack(row.completion) == true, [target.tokenizer.show(token) for token in unpack(row.completion)]
     assert (row.evidence, row.status) == ("count", "accept"), row
     kinds = [span.kind for span in row.spans]
@@ -66,10 +66,10 @@ def test_an_answer_is_written_as_the_template_writes_it(content: str, calls: lis
 def test_qwen_text_that_keeps_its_seams_is_taken_as_it_is() -> None:
     target = Target("qwen3")
     true = target.emitted("Think.", "Say.", [])
-    (row,) = target.maker.rows(Job("x", body("\nThink.\n", "\n\nSay.", billed=len(true)), ASKED, TOOLS), {})
+    (row,) = target.maker.rows([Job("x", body("\nThink.\n", "\n\nSay.", billed=len(true)), ASKED, TOOLS)], {})
     assert unpack(row.completion) == true
     assert "template_seams" not in codes(row)
-    (row,) = target.maker.rows(Job("x", body("Think.", "Say.", billed=len(true)), ASKED, TOOLS), {})
+    (row,) = target.maker.rows([Job("x", body("Think.", "Say.", billed=len(true)), ASKED, TOOLS)], {})
     assert unpack(row.completion) == true
     assert "template_seams" in codes(row)
 
@@ -78,7 +78,7 @@ def test_raw_hermes_calls_in_content_become_special_tokens() -> None:
     target = Target("qwen3")
     true = target.emitted("Think.", "Say.", CALLS[:1])
     raw = 'Say.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
-    (row,) = target.maker.rows(Job("x", body("\nThink.\n", "\n\n" + raw, billed=len(true)), ASKED, TOOLS), {})
+    (row,) = target.maker.rows([Job("x", body("\nThink.\n", "\n\n" + raw, billed=len(true)), ASKED, TOOLS)], {})
     assert unpack(row.completion) == true
 
 

@@ -25,7 +25,7 @@ def true(tokenizer: Tokenizer) -> list[int]:
 
 
 def row_of(maker: RowMaker, value: Any) -> Row:
-    return maker.rows(Job("x", value), {})[0]
+    return maker.rows([Job("x", value)], {})[0]
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_arguments_are_kept_byte_for_byte_and_an_object_is_marked() -> None:
     ],
 )
 def test_what_is_no_answer_is_rejected_by_name(value: Any, code: str, maker: RowMaker) -> None:
-    (row,) = maker.rows(Job("x", value), {})
+    (row,) = maker.rows([Job("x", value)], {})
     assert row.status == "reject"
     assert code in (row.reason or "").split(", ")
 
@@ -160,7 +160,7 @@ def fuzz(maker: RowMaker, count: int, seed: int) -> None:
     rng = random.Random(seed)
     for number in range(count):
         value = mutated(RICH, rng)
-        rows = maker.rows(Job(str(number), value), {})
+        rows = maker.rows([Job(str(number), value)], {})
         assert rows
         for row in rows:
             assert (row.status == "reject") == (not row.completion), (value, row)

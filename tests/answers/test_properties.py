@@ -115,7 +115,7 @@ def test_logprobs_give_the_sampled_ids_however_they_were_cut(
 ) -> None:
     rng = Random(seed)
     true = [*resampled(tokenizer.encode(reasoning), rng, tokenizer, vocabulary), CLOSE, *resampled(tokenizer.encode(content), rng, tokenizer, vocabulary), END]
-    row = maker.rows(Job("x", body(reasoning, content, billed=len(true), logprobs={"content": entries(true, tokenizer)})), {})[0]
+    row = maker.rows([Job("x", body(reasoning, content, billed=len(true), logprobs={"content": entries(true, tokenizer)}))], {})[0]
     if row.evidence in ("ids", "logprobs"):
         assert unpack(row.completion) == true
     if entries is not shown_text:
@@ -137,7 +137,7 @@ def test_returned_ids_are_kept_as_sampled(
 
 def the_row(maker: RowMaker, value: dict[str, Any], key: str, true: list[int]) -> Row:
     value["choices"][0][key] = true
-    return maker.rows(Job("x", value), {})[0]
+    return maker.rows([Job("x", value)], {})[0]
 
 
 def test_ids_are_packed_without_loss() -> None:

@@ -56,6 +56,6 @@ def test_a_shared_case_has_its_prompt_ids(case: dict[str, Any], kimi: TargetReco
 
 
 def test_the_prompt_of_a_job_stays_with_a_rejected_row(maker: RowMaker) -> None:
-    (row,) = maker.rows(Job("x", {"error": {"code": 502}}, [{"role": "user", "content": "Hi"}]), {})
+    (row,) = maker.rows([Job("x", {"error": {"code": 502}}, [{"role": "user", "content": "Hi"}])], {})
     assert row.status == "reject"
     assert row.prompt

@@ -41,7 +41,7 @@ def report(tmp_path_factory: pytest.TempPathFactory, context: Context, tokenizer
     lines = [{"id": row.id, "model": HOSTILE, "latency_ms": 100 + i, "response": {"usage": {"cost": 0.001}}} for i, row in enumerate(all_rows)]
     (folder / "responses.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     source = Source(parquet(write_tokens(folder / "tokens.parquet", all_rows)), responses=folder / "responses.jsonl")
-    outputs = Outputs(folder / "accepted.parquet", folder / "findings.parquet", folder / "report.html", folder / "summary.json")
+    outputs = Outputs.in_folder(folder)
     write_audit("Audit of hostile rows", source, context, load_section("default"), outputs)
     return outputs.report
 

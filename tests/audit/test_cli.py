@@ -17,7 +17,9 @@ def audit(tokens: Path, out: Path, *more: str) -> int:
 def test_clean_rows_pass_with_exit_code_0(tmp_path: Path, tokenizer: Tokenizer) -> None:
     tokens = write_tokens(tmp_path / "tokens.parquet", clean_rows(tokenizer, 30))
     assert audit(tokens, tmp_path / "out") == 0
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"accepted.parquet", "findings.parquet", "report.html", "summary.json", "summary.md"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *("accepted.parquet", "findings.parquet", "report.html", "sketch.parquet", "summary.json", "summary.md")
+    }
 
 
 def test_a_no_go_is_exit_code_1_and_says_why(tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ MOST = 3_000_000
 
 
 def audit(folder: Path, context: Context, source: Source) -> Path:
-    outputs = Outputs(folder / "accepted.parquet", folder / "findings.parquet", folder / "report.html", folder / "summary.json")
+    outputs = Outputs.in_folder(folder)
     write_audit("t", source, context, AuditSection(), outputs)
     return outputs.report
 

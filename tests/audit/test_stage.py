@@ -27,6 +27,7 @@ WRITES = {
     "findings": "audit/findings.parquet",
     "report": "audit/report.html",
     "summary": "audit/summary.json",
+    "sketch": "audit/sketch.parquet",
     "lengths": "audit/lengths.csv",
 }
 
@@ -131,13 +132,13 @@ def test_what_is_written_does_not_depend_on_the_number_of_processes_or_how_they_
     section = load_section("default")
     for name, workers in (("one", 1), ("spawned", 2)):
         out = tmp_path / name
-        outputs = Outputs(out / "accepted.parquet", out / "findings.parquet", out / "report.html", out / "summary.json")
+        outputs = Outputs.in_folder(out)
         write_audit("Audit of tokens.parquet", Source(parquet(tokens), responses=responses), context, section, outputs, workers=workers)
     command = [sys.executable, "-c", FORKED, str(ROOT / "conf/audit/default.yaml"), str(tokens), str(responses), str(tmp_path / "forked")]
     assert subprocess.run(command, cwd=ROOT, timeout=300).returncode == 0
     written = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.suffix != ".md"} for name in ("one", "spawned", "forked")]
     assert written[0] == written[1] == written[2]
-    assert len(written[0]) == 4
+    assert len(written[0]) == 5
 
 
 def test_the_lengths_are_plotted_on_edges_that_are_the_same_for_every_dataset(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:

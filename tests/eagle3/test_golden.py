@@ -43,7 +43,7 @@ def drafter() -> Drafter:
 def pack(case: Case, names: list[str]) -> Pack:
     parts = {key: torch.cat([case[f"{name}.{key}"] for name in names]) for key in ("input_ids", "aux_hidden", "last_hidden_prenorm", "loss_mask")}
     lengths = tuple(len(case[f"{name}.input_ids"]) for name in names)
-    return Pack(parts["input_ids"], parts["aux_hidden"], parts["last_hidden_prenorm"], parts["loss_mask"].bool(), lengths)
+    return Pack(parts["input_ids"], parts["aux_hidden"], parts["last_hidden_prenorm"], parts["loss_mask"].float(), lengths)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -96,7 +96,7 @@ def test_the_loss_and_its_gradient_are_speculators_own(case: Case, drafter: Draf
     for step, hidden in enumerate(unroll(drafter, packed.aux, plan)):
         supervised = plan.supervised[step]
         assert len(supervised.queries) == golden[f"full_acc_{step}_total"]
-        part = head_loss(drafter.norm(hidden[supervised.queries]), drafter.lm_head.weight, teacher, supervised.teacher, "kl").loss
+        part = head_loss(drafter.norm(hidden[supervised.queries]), drafter.lm_head.weight, teacher, supervised.teacher, supervised.weights, "kl").loss
         part = part * decay**step / len(supervised.queries)
         assert part.item() == pytest.approx(golden[f"loss_{step}_sum"], abs=TOLERANCE)
         total = total + part

@@ -17,14 +17,14 @@ def draw(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch
     return hidden, head, torch.randn(ROWS, WIDTH, generator=generator), torch.randn(VOCAB, WIDTH, generator=generator)
 
 
-def plain(kind: LossKind, hidden: torch.Tensor, head: torch.Tensor, teacher: torch.Tensor, target_head: torch.Tensor) -> torch.Tensor:
+def plain(kind: LossKind, hidden: torch.Tensor, head: torch.Tensor, teacher: torch.Tensor, target_head: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     q = torch.softmax(hidden @ head.T, -1)
     full = torch.softmax(teacher @ target_head.T, -1)[:, ::3][:, :DRAFT]
     p = torch.softmax((teacher @ target_head.T)[:, ::3][:, :DRAFT], -1)
     divergence = (p * (p.log() - q.log())).sum(-1)
     alpha = torch.minimum(full, q).sum(-1)
     weight = torch.exp(-alpha.detach())
-    return {"kl": divergence, "lk_alpha": -alpha.log(), "lk_lambda": weight * divergence + (1 - weight) * (1 - alpha)}[kind].sum()
+    return {"kl": divergence, "lk_alpha": -alpha.log(), "lk_lambda": weight * divergence + (1 - weight) * (1 - alpha)}[kind] @ weights
 
 
 @pytest.mark.parametrize("kind", ["kl", "lk_alpha", "lk_lambda"])
@@ -34,9 +34,10 @@ def test_loss_and_gradients_equal_the_formula_whatever_the_chunks(kind: LossKind
     monkeypatch.setattr(losses, "_CACHE_BYTES", cache)
     hidden, head, teacher, target_head = draw()
     used = torch.arange(0, VOCAB, 3)[:DRAFT]
+    weights = torch.rand(ROWS, generator=torch.Generator().manual_seed(5))
     side = Teacher(teacher, target_head[used], None if kind == "kl" else target_head)
-    found = head_loss(hidden, head, side, torch.arange(ROWS), kind)
-    wanted = plain(kind, hidden, head, teacher, target_head)
+    found = head_loss(hidden, head, side, torch.arange(ROWS), weights, kind)
+    wanted = plain(kind, hidden, head, teacher, target_head, weights)
     torch.testing.assert_close(found.loss, wanted)
     for mine, theirs in zip(torch.autograd.grad(found.loss * 0.7, [hidden, head]), torch.autograd.grad(wanted * 0.7, [hidden, head]), strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-4)
@@ -46,7 +47,7 @@ def test_agreement_counts_rows_with_the_same_likeliest_draft_token() -> None:
     hidden, head, teacher, target_head = draw()
     rows = target_head[:DRAFT]
     expected = ((hidden @ head.T).argmax(-1) == (teacher @ rows.T).argmax(-1)).sum()
-    assert head_loss(hidden, head, Teacher(teacher, rows), torch.arange(ROWS), "kl").correct == expected
+    assert head_loss(hidden, head, Teacher(teacher, rows), torch.arange(ROWS), torch.ones(ROWS), "kl").agrees.sum() == expected
 
 
 def test_slices_of_the_vocabulary_give_the_whole_vocabularys_choice_and_sum(monkeypatch: pytest.MonkeyPatch) -> None:

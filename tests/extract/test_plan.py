@@ -1,5 +1,7 @@
 """What is computed, in which batches and shards."""
 
+import random
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -35,13 +37,44 @@ def test_each_row_is_in_exactly_one_batch_and_batches_keep_their_size(lengths: l
 
 @settings(deadline=None, max_examples=50)
 @given(LENGTHS, st.integers(1, 5000))
-def test_shards_hold_whole_batches_and_only_the_last_may_be_small(lengths: list[int], shard_bytes: int) -> None:
+def test_shards_hold_whole_batches_and_keep_their_size(lengths: list[int], shard_bytes: int) -> None:
     rows = rows_of(lengths)
     planned = list(batches(rows, 128, padded=False))
     plans = shards(rows, planned, 10, shard_bytes)
     assert [batch for plan in plans for batch in plan.batches] == planned
-    assert all(plan.tokens * 10 >= shard_bytes for plan in plans[:-1])
+    assert all(plan.tokens * 10 <= shard_bytes or len(plan.batches) == 1 for plan in plans)
+    assert all((one.tokens + next_one.tokens) * 10 > shard_bytes / 2 for one, next_one in pairwise(plans))
     assert len({plan.name for plan in plans}) == len(plans)
+
+
+SHAPES = [(str(number), 1, 19 + number * 37 % 981) for number in range(1200)]
+"""Lengths from 20 to 1,000."""
+
+
+def changed_share(before: list[Row], after: list[Row], *, padded: bool) -> float:
+    """Share of the tokens that lie in batches which there were not before."""
+    known = {tuple(before[n].checksum for n in batch) for batch in batches(before, 2048, padded=padded)}
+    new = [batch for batch in batches(after, 2048, padded=padded) if tuple(after[n].checksum for n in batch) not in known]
+    return sum(len(after[n].token_ids) for batch in new for n in batch) / sum(len(row.token_ids) for row in after)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_rows_added_at_the_end_or_at_one_place_change_the_batches_there_and_no_others(padded: bool) -> None:
+    rows = select(Path("a"), random_rows(SHAPES), extract_settings(max_length=1000), VOCAB).rows
+    new = select(Path("a"), random_rows([(f"new-{n}", 1, 200 + 60 * n) for n in range(12)], seed=9), extract_settings(max_length=1000), VOCAB).rows
+    most = 0.03 if not padded else 0.2  # 1 % are new; a padded batch takes its rows from a neighbourhood of 32 batches, of 400 in all
+    for place in (0, 1, 500, len(rows)):
+        assert 0.01 < changed_share(rows, [*rows[:place], *new, *rows[place:]], padded=padded) < most
+        assert changed_share(rows, [*rows[:place], *rows[place + 12 :]], padded=padded) < most
+
+
+def test_an_edit_anywhere_changes_two_or_three_batches() -> None:
+    rows = select(Path("a"), random_rows(SHAPES), extract_settings(max_length=1000), VOCAB).rows
+    rng, shares = random.Random(0), []
+    for _ in range(40):
+        place = rng.randrange(len(rows))
+        shares.append(changed_share(rows, [*rows[:place], *rows[place + 1 :]], padded=False))
+    assert sum(shares) / len(shares) < 2.5 * 2048 / sum(len(row.token_ids) for row in rows)
 
 
 def test_a_row_whose_answer_lies_beyond_the_limit_is_left_out_and_one_that_is_only_cut_stays() -> None:
@@ -95,5 +128,5 @@ def test_a_7168_wide_model_needs_57_kilobytes_a_token_in_bfloat16_and_half_in_fl
 
 
 def test_disk_full_at_1_17_gb_a_sample_is_foreseen_before_the_first_forward_pass(tmp_path: Path) -> None:
-    with pytest.raises(DiskError, match=r"need 57,344,000,000,000,000 bytes \(1,000,000,000,000 tokens of 57,344 bytes\), 0 are there, [\d,]+ are free"):
+    with pytest.raises(DiskError, match=r"need 57,344,000,000,000,000 bytes more \(1,000,000,000,000 tokens of 57,344 bytes\), [\d,]+ are free"):
         check_space(tmp_path, 57_344 * 10**12, 10**12, 57_344)

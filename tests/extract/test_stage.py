@@ -18,6 +18,7 @@ from pipeline.artifacts import read_json, read_model, sha256_folder
 from pipeline.errors import AerieError, ConfigError, InputError
 from pipeline.extract.forward import can_pack, check_teacher, pack_attention, states
 from pipeline.extract.local import LocalBackend
+from pipeline.lossmask import weights_of
 from pipeline.models import Target, capturing, find_source, open_ends, open_model, open_shape
 from pipeline.schema.hidden import Manifest, Stamp
 from pipeline.schema.target import TargetRecord
@@ -99,7 +100,7 @@ def test_rows_are_found_by_id_in_the_order_of_the_input_with_their_own_ids_and_p
         row = stored[stored.by_id[raw["id"]]]
         assert row.token_ids.tolist() == raw["prompt_ids"] + raw["completion_ids"]
         assert row.prompt_length == len(raw["prompt_ids"])
-        assert row.loss_mask.sum() == len(raw["completion_ids"])
+        assert stored.loss_weights(number, weights_of("completion+tools")).tolist() == [0] * len(raw["prompt_ids"]) + [1] * len(raw["completion_ids"])
         assert stored.token_ids(number).tolist() == row.token_ids.tolist()
 
 
@@ -213,7 +214,7 @@ def test_half_made_work_is_taken_up_by_the_same_code_only(build: Build, monkeypa
     monkeypatch.setattr(LocalBackend, "states", watched)
     build.extract(rows, "by code")
     assert not asked
-    monkeypatch.setattr("pipeline.extract.stage.running_code", lambda stage: {"code": "edited"})
+    monkeypatch.setattr("pipeline.extract.stage.code_digest", lambda stage, notes: b"of edited code")
     build.extract(rows, "by new code")
     assert asked
 

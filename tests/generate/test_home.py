@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.generate.home import store_folder
+from pipeline.home import store_folder
 
 
 def git(folder: Path, *arguments: str) -> None:

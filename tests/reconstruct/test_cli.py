@@ -1,11 +1,14 @@
 """The command on files: every line becomes a row, and the counts add up."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from pipeline.errors import InputError
 from pipeline.reconstruct.cli import main
 from pipeline.schema.tokens import SCHEMA
 from pipeline.tables import read_rows
@@ -56,3 +59,35 @@ def test_the_table_does_not_depend_on_the_number_of_processes(tmp_path: Path) ->
         rebuild(tmp_path, lines, "--workers", workers)
         digests.add((tmp_path / "tokens.parquet").read_bytes())
     assert len(digests) == 1
+
+
+GOOD = body("Two plus three.", "Five.", billed=8)
+
+
+def test_a_file_without_a_response_is_refused(tmp_path: Path) -> None:
+    for content in (b"", b" \n\n"):
+        (tmp_path / "in.jsonl").write_bytes(content)
+        with pytest.raises(InputError, match=r"in\.jsonl: empty; --responses takes a JSONL file"):
+            main(["--target", "kimi_k25", "--responses", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "out.parquet")])
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_repeated_ids_and_rejected_rows_are_kept_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [{"id": name, "response": GOOD} for name in ("a", "b", "a", "", "x\ny")]
+    failed = {"id": "q", "response": None, "error": {"kind": "http_502", "message": "bad gateway"}}
+    rows, summary = rebuild(tmp_path, [json.dumps(line).encode() for line in (*lines, failed)])
+    assert [row["id"] for row in rows] == ["a", "b", "a", "line-4", "x\ny", "q"]
+    assert rows[-1]["reason"] == "http_502"
+    assert summary["repeated_ids"] == {"ids": 1, "rows": 2, "example": "a"}
+    said = capsys.readouterr().out
+    assert "1 ids come more than once (2 rows; 'a')" in said
+    assert "'q: http_502: http_502: bad gateway'" in said
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_packed_files_are_read(tmp_path: Path, ending: str) -> None:
+    content = json.dumps({"id": "a", "response": GOOD}).encode() + b"\n"
+    packed = gzip.compress(content) if ending == ".gz" else pa.compress(content, codec="zstd", asbytes=True)
+    (tmp_path / f"in.jsonl{ending}").write_bytes(packed)
+    main(["--target", "kimi_k25", "--responses", str(tmp_path / f"in.jsonl{ending}"), "--out", str(tmp_path / "out.parquet")])
+    assert [row["status"] for row in read_rows(tmp_path / "out.parquet", SCHEMA)] == ["accept"]

@@ -14,6 +14,7 @@ from pipeline.artifacts import read_json, sha256_folder, write_json
 from pipeline.eagle3.checkpoint import load_drafter
 from pipeline.eagle3.estimate import estimate
 from pipeline.errors import AerieError, ArtifactError, ConfigError, InputError
+from pipeline.lossmask import weights_of
 from pipeline.models import open_ends
 from pipeline.schema.target import TargetRecord
 from pipeline.tensors import load_tensors
@@ -46,7 +47,9 @@ def train(build: Build, out: Path, names: tuple[str, ...] = ("a", "b"), **change
 def learner_of(build: Build, **changes: Any) -> tuple[Learner, Any]:
     config = train_settings(**changes)
     ends = open_ends(build.model)
-    corpus = open_corpus(build.stamps, {name: build.hidden(name) for name in "ab"}, ["a", "b"], ends.source.sha256, config.heldout)
+    corpus = open_corpus(
+        build.stamps, {name: build.hidden(name) for name in "ab"}, ["a", "b"], ends.source.sha256, config.heldout, weights_of(config.loss_mask)
+    )
     return stage._learner(config, ends, corpus, "tiny"), corpus
 
 
@@ -207,12 +210,12 @@ def test_held_out_rows_are_not_trained_on_and_stay_held_out_when_a_row_comes(bui
 
 def open_corpus_of(build: Build, heldout: float = 0.2, names: tuple[str, ...] = ("a", "b"), target: str | None = None) -> Any:
     sha256 = target or open_ends(build.model).source.sha256
-    return open_corpus(build.stamps, {name: build.hidden(name) for name in names}, list(names), sha256, heldout)
+    return open_corpus(build.stamps, {name: build.hidden(name) for name in names}, list(names), sha256, heldout, weights_of("completion+tools"))
 
 
 def test_a_missing_stamp_and_a_left_over_one_are_named(build: Build) -> None:
     with pytest.raises(ArtifactError, match=r"stamps of \['a', 'b'\]; params.yaml names \['a', 'c'\]: missing \['c'\].*left over \['b'\]"):
-        open_corpus(build.stamps, {}, ["a", "c"], "", 0.1)
+        open_corpus(build.stamps, {}, ["a", "c"], "", 0.1, weights_of("completion"))
 
 
 def test_states_of_another_target_are_refused(build: Build) -> None:

@@ -8,33 +8,44 @@ import pyarrow as pa
 from pipeline.audit.batch import Batch
 from pipeline.audit.checks.registry import Complaint, check
 from pipeline.audit.config import CompressionSection, LanguageSection, LoopSection, RepeatSection
-from pipeline.audit.grams import Hashes
+from pipeline.audit.grams import Hashes, gram_hashes
 from pipeline.audit.scripts import script_shares
 
 
 @check("token_loop", "No token stands many times in a row.")
 def token_loop(batch: Batch, settings: LoopSection) -> Iterator[Complaint]:
-    values, starts = batch.completion.values, batch.completion.starts
-    if len(values) < settings.max_run:
-        return
-    begins = np.ones(len(values), dtype=np.bool_)
-    begins[1:] = values[1:] != values[:-1]
-    begins[starts[:-1][starts[:-1] < len(values)]] = True
-    flat = np.flatnonzero(begins)
-    lengths = np.diff(np.append(flat, len(values)))
+    values = batch.completion.values
+    again = np.flatnonzero(values[1:] == values[:-1]) + 1
+    again = again[~np.isin(again, batch.completion.starts)]
+    begins = np.flatnonzero(np.diff(again, prepend=-1) != 1)  # where a stretch of repetitions begins
+    lengths = np.diff(begins, append=len(again)) + 1
     long = np.flatnonzero(lengths > settings.max_run)
-    rows, positions = batch.completion.where(flat[long])
+    rows, positions = batch.completion.where(again[begins[long]] - 1)
     for row, position, length in zip(rows.tolist(), positions.tolist(), lengths[long].tolist(), strict=True):
         token = int(batch.completion[row][position])
         yield Complaint(row, position, f"{batch.context.tokenizer.show(token)!r} {length} times in a row")
 
 
+_SHORT = 5
+"""Length of the n-grams by which most answers are found to be in order: that of `near_duplicates`, so that they are there already."""
+
+
+def _seem_repeated(batch: Batch, settings: RepeatSection) -> list[int]:
+    """Rows whose n-grams must be counted: distinct shorter ones are at most as many, but for those that no whole n-gram begins with."""
+    n = min(settings.n, _SHORT)
+    rows = []
+    for row in np.flatnonzero(batch.completion.lengths >= max(settings.min_tokens, settings.n)).tolist():
+        hashes = batch.grams(row, n)
+        beyond = settings.n - n
+        if _at_least_distinct(hashes) - beyond < (1 - settings.max_rate) * (len(hashes) - beyond):
+            rows.append(row)
+    return rows
+
+
 @check("repeated_ngrams", "Only a small share of the answer's n-grams stood in it before.")
 def repeated_ngrams(batch: Batch, settings: RepeatSection) -> Iterator[Complaint]:
-    for row in np.flatnonzero(batch.completion.lengths >= settings.min_tokens).tolist():
-        hashes = batch.grams(row, settings.n)
-        if not len(hashes) or 1 - _at_least_distinct(hashes) / len(hashes) <= settings.max_rate:
-            continue
+    for row in _seem_repeated(batch, settings):
+        hashes = gram_hashes(batch.completion[row], settings.n)
         _, firsts = np.unique(hashes, return_index=True)
         rate = 1 - len(firsts) / len(hashes)
         if rate > settings.max_rate:
@@ -45,7 +56,7 @@ def repeated_ngrams(batch: Batch, settings: RepeatSection) -> Iterator[Complaint
 
 def _at_least_distinct(hashes: Hashes) -> int:
     """Lower bound of the number of distinct hashes, without sorting: the buckets of a table that they fill."""
-    bits = max(len(hashes).bit_length() + 2, 8)
+    bits = max(len(hashes).bit_length() + 1, 8)
     table = np.zeros(1 << bits, dtype=np.bool_)
     table[hashes >> np.uint64(64 - bits)] = True
     return int(np.count_nonzero(table))
@@ -55,7 +66,7 @@ def _at_least_distinct(hashes: Hashes) -> int:
 def compression(batch: Batch, settings: CompressionSection) -> Iterator[Complaint]:
     codec = pa.Codec("lz4_raw")
     for row, runs in enumerate(batch.runs):
-        data = b"".join(run.data for run in runs)
+        data = b"".join([run.data for run in runs])
         if len(data) >= settings.min_bytes:
             ratio = len(data) / codec.compress(data).size
             if ratio > settings.max_ratio:
@@ -65,8 +76,7 @@ def compression(batch: Batch, settings: CompressionSection) -> Iterator[Complain
 @check("language", "The answer is written in a script that the prompt uses.")
 def language(batch: Batch, settings: LanguageSection) -> Iterator[Complaint]:
     for row in np.flatnonzero(batch.present).tolist():
-        content = batch.content(row)
-        shares, letters = script_shares(content)
+        shares, letters = script_shares(batch.contents[row])
         if letters < settings.min_letters or not len(batch.prompt[row]):
             continue
         script = max(shares, key=lambda name: shares[name])

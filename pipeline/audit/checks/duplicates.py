@@ -16,27 +16,27 @@ Names = Callable[[int], str]
 _SEED = 0
 _NONE = 0
 """Fact of a row that has nothing to compare."""
+_SOME = 1 << 14
+"""Pairs handled at a time."""
 
 
 def _hashes(ids: Ragged, min_tokens: int) -> NDArray[np.uint64]:
-    """Hash of each row's ids, 0 for a row that is too short; [rows, 1]."""
+    """Hash of each row's ids, 0 for a row that is too short; [rows]."""
     lengths = ids.lengths.tolist()
-    values = [sequence_hash(ids[row]) if length >= max(min_tokens, 1) else _NONE for row, length in enumerate(lengths)]
-    return np.array(values, dtype=np.uint64).reshape(-1, 1)
+    return np.array([sequence_hash(ids[row]) if length >= max(min_tokens, 1) else _NONE for row, length in enumerate(lengths)], dtype=np.uint64)
 
 
-def repeats(facts: NDArray[np.uint64]) -> Iterator[tuple[int, int]]:
-    """Row and the first row with the same hash, for each row that is not the first; facts [rows]."""
+def repeats(facts: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Each row whose hash an earlier row has, in order, and the first row with that hash; facts [rows]."""
     order = np.argsort(facts, kind="stable")
     ordered = facts[order]
     begins = np.ones(len(facts), dtype=np.bool_)
     begins[1:] = ordered[1:] != ordered[:-1]
-    groups = np.cumsum(begins) - 1
-    firsts = order[np.flatnonzero(begins)][groups]
-    again = np.sort(order[~begins & (ordered != _NONE)])
-    first_of = np.empty(len(facts), dtype=np.int64)
-    first_of[order] = firsts
-    return zip(again.tolist(), first_of[again].tolist(), strict=True)
+    firsts = order[np.flatnonzero(begins)][np.cumsum(begins) - 1]
+    again = ~begins & (ordered != _NONE)
+    rows, firsts = order[again], firsts[again]
+    sequence = np.argsort(rows)
+    return rows[sequence], firsts[sequence]
 
 
 def prompt_hashes(batch: Batch, _settings: CheckSection) -> NDArray[np.uint64]:
@@ -49,20 +49,26 @@ def completion_hashes(batch: Batch, settings: DuplicateSection) -> NDArray[np.ui
     return _hashes(batch.completion, settings.min_tokens)
 
 
-@across("duplicate_prompts", "No other row has the same prompt.", prompt_hashes)
+@across("duplicate_prompts", "No other row has the same prompt.", "prompt", prompt_hashes)
 def duplicate_prompts(facts: NDArray[Any], name: Names, _settings: CheckSection) -> Iterator[Complaint]:
-    for row, first in repeats(facts[:, 0]):
+    for row, first in _each(*repeats(facts)):
         yield Complaint(row, None, f"same prompt as {name(first)}")
 
 
-@across("duplicate_completions", "No other row has the same answer.", completion_hashes)
+@across("duplicate_completions", "No other row has the same answer.", "completion", completion_hashes)
 def duplicate_completions(facts: NDArray[Any], name: Names, _settings: DuplicateSection) -> Iterator[Complaint]:
-    for row, first in repeats(facts[:, 0]):
+    for row, first in _each(*repeats(facts)):
         yield Complaint(row, None, f"same answer as {name(first)}")
 
 
-def signatures(batch: Batch, settings: NearDuplicateSection) -> NDArray[np.uint32]:
-    """MinHash signature of the set of each answer's n-grams; zeros for one that is too short; [rows, permutations], uint32."""
+def _each(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
+    """Rows of columns as Python values, some at a time: a million at once take a hundred times the memory."""
+    for start in range(0, len(columns[0]), _SOME):
+        yield from zip(*(column[start : start + _SOME].tolist() for column in columns), strict=True)
+
+
+def signatures(batch: Batch, settings: NearDuplicateSection) -> NDArray[np.uint16]:
+    """MinHash signature of the set of each answer's n-grams, the low half of each minimum; zeros for one that is too short; [rows, permutations]."""
     lengths = batch.completion.lengths
     grams = [batch.grams(row, settings.n) if lengths[row] >= settings.min_tokens else np.zeros(0, np.uint64) for row in range(batch.size)]
     offsets = np.concatenate([[0], np.cumsum([len(found) for found in grams])]).astype(np.uint64)
@@ -70,24 +76,39 @@ def signatures(batch: Batch, settings: NearDuplicateSection) -> NDArray[np.uint3
     matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(flat, offsets, settings.permutations, _SEED)
     rows = np.array(matrix.to_rows(), dtype=np.uint32).reshape(batch.size, settings.permutations)
     rows[[len(found) == 0 for found in grams]] = 0
-    return rows
+    return rows.astype(np.uint16)
 
 
-@across("near_duplicates", "No other row has almost the same answer: the share of common n-grams, estimated by MinHash, stays below the limit.", signatures)
-def near_duplicates(facts: NDArray[Any], name: Names, settings: NearDuplicateSection) -> Iterator[Complaint]:
-    best: dict[int, tuple[int, float]] = {}
-    width = settings.permutations // settings.bands
+def near_pairs(facts: NDArray[np.uint16], settings: NearDuplicateSection) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Each row that is much like an earlier one, in order, the first such row that a band brings to light, and how alike they are.
+
+    Two rows are compared when all values of a band agree.
+    """
+    best = np.full(len(facts), len(facts), dtype=np.int64)
+    alike = np.zeros(len(facts))
+    some = facts.any(axis=1)
+    width = facts.shape[1] // settings.bands
     for band in range(settings.bands):
         key = np.zeros(len(facts), dtype=np.uint64)
         for column in range(band * width, (band + 1) * width):
-            key = mix(key * np.uint64(31) + facts[:, column].astype(np.uint64) + np.uint64(1))
-        key[~facts.any(axis=1)] = _NONE
-        for row, first in repeats(key):
-            if row in best and best[row][0] <= first:
-                continue
-            similarity = float(np.mean(facts[row] == facts[first]))
-            if similarity >= settings.min_similarity:
-                best[row] = (first, similarity)
-    for row in sorted(best):
-        first, similarity = best[row]
+            key = mix(key * np.uint64(31) + facts[:, column] + np.uint64(1))
+        key[~some] = _NONE
+        rows, firsts = repeats(key)
+        earlier = firsts < best[rows]
+        rows, firsts = rows[earlier], firsts[earlier]
+        for start in range(0, len(rows), _SOME):
+            one, other = rows[start : start + _SOME], firsts[start : start + _SOME]
+            found = (facts[one] == facts[other]).mean(axis=1)
+            good = found >= settings.min_similarity
+            best[one[good]], alike[one[good]] = other[good], found[good]
+    rows = np.flatnonzero(best < len(facts))
+    return rows, best[rows], alike[rows]
+
+
+_NEAR = "No other row has almost the same answer: the share of common n-grams, estimated by MinHash, stays below the limit."
+
+
+@across("near_duplicates", _NEAR, "signature", signatures)
+def near_duplicates(facts: NDArray[Any], name: Names, settings: NearDuplicateSection) -> Iterator[Complaint]:
+    for row, first, similarity in _each(*near_pairs(facts, settings)):
         yield Complaint(row, None, f"about {similarity:.0%} the same {settings.n}-grams as {name(first)}")

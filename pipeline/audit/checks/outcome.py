@@ -71,7 +71,7 @@ def content_filter(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]
 def refusal(batch: Batch, settings: RefusalSection) -> Iterator[Complaint]:
     openings = tuple(opening.casefold() for opening in settings.openings)
     for row, answer in enumerate(batch.answers):
-        text = batch.content(row).lstrip()[:200].replace("\u2019", "'")
+        text = batch.contents[row].lstrip()[:200].replace("\u2019", "'")
         if answer.refusal:
             yield Complaint(row, None, f"refused: {answer.refusal[:120]}")
         elif text.casefold().startswith(openings):
@@ -81,7 +81,7 @@ def refusal(batch: Batch, settings: RefusalSection) -> Iterator[Complaint]:
 @check("empty_content", "The answer says something after the reasoning: text, or a tool call.")
 def empty_content(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row in np.flatnonzero(batch.present & ~batch.cut).tolist():
-        if not batch.content(row).strip() and not len(batch.markup[row].calls):
+        if not batch.contents[row].strip() and not len(batch.markup[row].calls):
             yield Complaint(row, None, "neither text nor a tool call")
 
 

@@ -41,8 +41,10 @@ class Across:
 
     name: str
     text: str
+    column: str
+    """Column of schema/sketch.py in which the facts are kept."""
     facts: FactsFunction
-    """Batch and settings to the facts of its rows; [rows, width]."""
+    """Batch and settings to the facts of its rows; [rows] or [rows, width], zeros for a row with nothing to compare."""
     run: AcrossFunction
     """Facts of all rows, a function from row to id, and settings to complaints, in row order."""
 
@@ -60,11 +62,11 @@ def check(name: str, text: str) -> Callable[[CheckFunction], CheckFunction]:
     return register
 
 
-def across(name: str, text: str, facts: FactsFunction) -> Callable[[AcrossFunction], AcrossFunction]:
+def across(name: str, text: str, column: str, facts: FactsFunction) -> Callable[[AcrossFunction], AcrossFunction]:
     """Register a check across rows."""
 
     def register(run: AcrossFunction) -> AcrossFunction:
-        _add(Across(name, text, facts, run))
+        _add(Across(name, text, column, facts, run))
         return run
 
     return register

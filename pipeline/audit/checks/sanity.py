@@ -1,17 +1,20 @@
 """Ids that a model cannot or should not emit, and bytes that are no text."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from pipeline.audit.batch import Batch
 from pipeline.audit.checks.registry import Complaint, check
 from pipeline.audit.config import CheckSection, CountSection
+from pipeline.audit.context import CONTROL, REPLACEMENT
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """C0 without tab, line feed and carriage return; DEL; C1."""
-_C0 = bytes([*range(9), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])
 _REPLACEMENT = re.compile("\ufffd")
 
 STRUCTURAL = {"think_close", "tools_open", "call_open", "call_args_open", "call_close", "tools_close", "end"}
@@ -34,11 +37,9 @@ def ids_in_vocabulary(batch: Batch, _settings: CheckSection) -> Iterator[Complai
 @check("special_ids", "Special ids in the answer are those of the chat format's answers; no reserved, unnamed or prompt-only id occurs.")
 def special_ids(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     context, values = batch.context, batch.completion.values
-    size = context.record.vocab_size
     admitted = [token for role, _ in context.record.roles if (token := context.role(role)) is not None]
-    inside = (values >= 0) & (values < size)
-    odd = inside & ~context.ordinary[np.clip(values, 0, size - 1)] & ~np.isin(values, admitted)
-    flat = np.flatnonzero(odd)
+    flat = np.flatnonzero(batch.special)
+    flat = flat[~np.isin(values[flat], admitted)]
     rows, positions = batch.completion.where(flat)
     named = {token: text for text, token in context.record.special_tokens.items()}
     for row, position, token in zip(rows.tolist(), positions.tolist(), values[flat].tolist(), strict=True):
@@ -46,27 +47,42 @@ def special_ids(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
         yield Complaint(row, position, f"id {token} {what}")
 
 
+def _odd_segments(batch: Batch) -> list[int]:
+    """Rows in whose segments something is not right, found for all rows at once."""
+    column = batch.table.column("segments")
+    starts, ends = (column.flatten().field(name).to_numpy(zero_copy_only=False).astype(np.int64) for name in ("start", "end"))
+    counts = np.diff(column.offsets.to_numpy())
+    rows = np.repeat(np.arange(batch.size), counts)
+    first = np.diff(rows, prepend=-1) != 0
+    last = np.append(first[1:], True)[: len(first)]
+    lengths = batch.completion.lengths[rows]
+    gap = (starts != np.where(first, 0, np.roll(ends, 1))) | (ends <= starts) | (ends > lengths) | (last & (ends != lengths))
+    specials = np.cumsum(np.append(0, batch.special))
+    offsets = batch.completion.starts[rows]
+    inside = specials[np.where(gap, offsets, offsets + ends)] - specials[np.where(gap, offsets, offsets + starts)]
+    alone = pc.is_in(column.flatten().field("kind"), value_set=pa.array(sorted(STRUCTURAL))).to_numpy(zero_copy_only=False)
+    odd = gap | np.where(alone, (ends - starts != 1) | (inside != 1), inside > 0)
+    found: list[int] = np.unique(rows[odd]).tolist()
+    return found
+
+
 @check("segments", "The segments cover the answer without gaps, structural ids stand alone, and no text segment holds one.")
 def segments(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
-    context, size = batch.context, batch.context.record.vocab_size
-    for row, parts in enumerate(batch.column("segments")):
-        if not parts:
-            continue
-        ids = batch.completion[row]
-        special = ~context.ordinary[np.clip(ids, 0, size - 1)]
+    for row in _odd_segments(batch):
+        ids, base = batch.completion[row], batch.completion.starts[row]
         at = 0
-        for part in parts:
+        for part in batch.table.column("segments")[row].as_py():
             start, end, kind = part["start"], part["end"], part["kind"]
             if start != at or end <= start or end > len(ids):
                 yield Complaint(row, min(at, max(len(ids) - 1, 0)), f"segment {kind} is [{start}, {end}); it should begin at {at} and end by {len(ids)}")
                 break
             at = end
-            inside = np.flatnonzero(special[start:end])
+            inside = np.flatnonzero(batch.special[base + start : base + end])
             if kind in STRUCTURAL and (end - start != 1 or not len(inside)):
                 yield Complaint(row, start, f"segment {kind} is not one special id")
             elif kind not in STRUCTURAL and len(inside):
                 token = int(ids[start + inside[0]])
-                yield Complaint(row, start + int(inside[0]), f"{context.tokenizer.show(token)} ({token}) inside a segment of {kind}")
+                yield Complaint(row, start + int(inside[0]), f"{batch.context.tokenizer.show(token)} ({token}) inside a segment of {kind}")
         else:
             if at != len(ids):
                 yield Complaint(row, at, f"the segments end at {at}, the answer at {len(ids)}")
@@ -94,22 +110,18 @@ def _begins_character(data: bytes) -> bool:
     return False
 
 
-def token_at(batch: Batch, ids: list[int], byte: int) -> int:
+def token_at(batch: Batch, ids: NDArray[np.int32], byte: int) -> int:
     """Index of the token that holds a byte."""
-    ends = np.cumsum([len(batch.context.pieces[token]) for token in ids])
+    ends = np.cumsum([len(batch.context.pieces[token]) for token in ids.tolist()])
     return int(np.searchsorted(ends, byte, side="right"))
 
 
-def _may_have_control(data: bytes) -> bool:
-    """Whether a search for control characters is worth while: a C0 byte or DEL, or the lead byte of C1."""
-    return b"\xc2" in data or len(data.translate(None, _C0)) != len(data)
-
-
-def _characters(batch: Batch, pattern: re.Pattern[str], may_have: Callable[[bytes], bool], what: str, settings: CountSection) -> Iterator[Complaint]:
-    for row, runs in enumerate(batch.runs):
+def _characters(batch: Batch, suspect: int, pattern: re.Pattern[str], what: str, settings: CountSection) -> Iterator[Complaint]:
+    may_have = np.unique(batch.completion.where(np.flatnonzero(batch.suspects & suspect))[0])
+    for row in may_have.tolist():
         found = 0
         first = None
-        for run in filter(lambda run: may_have(run.data), runs):
+        for run in batch.runs[row]:
             text = run.text if run.bad_byte is None else run.data.decode("utf-8", "ignore")
             for match in pattern.finditer(text):
                 found += 1
@@ -122,9 +134,9 @@ def _characters(batch: Batch, pattern: re.Pattern[str], may_have: Callable[[byte
 
 @check("replacement_characters", "The answer has no U+FFFD, the mark of bytes that some server could not decode.")
 def replacement_characters(batch: Batch, settings: CountSection) -> Iterator[Complaint]:
-    return _characters(batch, _REPLACEMENT, lambda data: b"\xef\xbf\xbd" in data, "replacement characters (U+FFFD)", settings)
+    return _characters(batch, REPLACEMENT, _REPLACEMENT, "replacement characters (U+FFFD)", settings)
 
 
 @check("control_characters", "The answer has no control characters but tab and line ends.")
 def control_characters(batch: Batch, settings: CountSection) -> Iterator[Complaint]:
-    return _characters(batch, _CONTROL, _may_have_control, "control characters", settings)
+    return _characters(batch, CONTROL, _CONTROL, "control characters", settings)

@@ -1,0 +1,97 @@
+"""States of earlier builds: whole shards by a link, single batches out of shards that changed elsewhere.
+
+A row's states may differ in the last bit with the batch that it is computed in, so the unit is the batch: its rows' ids, in order.
+"""
+
+import platform
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from pipeline.artifacts import read_bytes, to_json
+from pipeline.errors import ArtifactError
+from pipeline.extract.config import ExtractSection
+from pipeline.extract.plan import Row, ShardPlan
+from pipeline.reuse.index import Piece
+from pipeline.reuse.kept import Kept
+from pipeline.tensors import TensorFile
+
+_ONLY_PLAN = {"max_length", "on_long", "tokens_per_batch", "shard_bytes"}
+"""Settings that decide which rows and batches there are, and nothing of a batch's states."""
+
+
+def decides(settings: ExtractSection, target_sha256: str, layer_ids: list[int], engine: str) -> bytes:
+    """Everything besides a batch's own ids that decides its states."""
+    return to_json(
+        [settings.model_dump(mode="json", exclude=_ONLY_PLAN), target_sha256, layer_ids, engine, _machine() if settings.backend == "transformers" else None]
+    )
+
+
+def _machine() -> list[str]:
+    """What sums may be taken in another order on."""
+    try:
+        model = re.search(rb"model name\s*:\s*(.*)", read_bytes(Path("/proc/cpuinfo")))
+    except ArtifactError:
+        model = None
+    cpu = model[1].decode("utf-8", "replace") if model else platform.processor()
+    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+    return [platform.machine(), cpu, torch.backends.cpu.get_cpu_capability(), str(torch.get_num_threads()), torch.__version__, str(torch.version.cuda), *gpus]
+
+
+class KeptStates:
+    """States of earlier builds for the batches of this one."""
+
+    def __init__(self, kept: Kept, rows: Sequence[Row], *, padded: bool) -> None:
+        self._kept, self._rows, self._padded = kept, rows, padded
+        self._files: dict[bytes, TensorFile | None] = {}
+
+    def find(self, plan: ShardPlan) -> list[Piece | None]:
+        """Where the states of each batch of a shard lie, in files that are there and whole."""
+        found = self._kept.find([self._key(batch) for batch in plan.batches])
+        return [piece if piece is not None and self._agrees(piece, batch) else None for piece, batch in zip(found, plan.batches, strict=True)]
+
+    def whole(self, plan: ShardPlan, pieces: Sequence[Piece | None]) -> Path | None:
+        """Path of a file that is the shard."""
+        first = pieces[0]
+        if first is None or (file := self._file(first.segment)) is None or file.shape("token_ids") != [plan.tokens]:
+            return None
+        at = 0
+        for piece in pieces:
+            if piece is None or piece.segment != first.segment or piece.at != at:
+                return None
+            at += piece.rows
+        return file.path
+
+    def read(self, piece: Piece) -> dict[str, torch.Tensor]:
+        """Tensors of a batch, as they are stored."""
+        file = self._file(piece.segment)
+        assert file is not None, "find gave this piece, so its file was there and whole"
+        return {name: file.rows(name, piece.at, piece.at + piece.rows) for name in sorted(file.names)}
+
+    def keep(self, plan: ShardPlan, path: Path) -> str:
+        """Keep a shard that was written; return its SHA-256 in hex."""
+        pieces, at = [], 0
+        for batch in plan.batches:
+            tokens = sum(len(self._rows[number].token_ids) for number in batch)
+            pieces.append((self._key(batch), at, tokens))
+            at += tokens
+        return self._kept.add_file(path, pieces)
+
+    def _key(self, batch: Sequence[int]) -> bytes:
+        return self._kept.key(b"padded" if self._padded else b"packed", *(self._rows[number].checksum.encode() for number in batch))
+
+    def _file(self, segment: bytes) -> TensorFile | None:
+        if segment not in self._files:
+            path = self._kept.file(segment)
+            self._files[segment] = None if path is None else TensorFile(path)
+        return self._files[segment]
+
+    def _agrees(self, piece: Piece, batch: Sequence[int]) -> bool:
+        """Whether the ids that lie there are the batch's: whatever went wrong, states of other tokens are never taken."""
+        ids = torch.cat([self._rows[number].token_ids for number in batch])
+        file = self._file(piece.segment)
+        if file is None or piece.rows != len(ids) or piece.at + piece.rows > file.shape("token_ids")[0]:
+            return False
+        return torch.equal(file.rows("token_ids", piece.at, piece.at + piece.rows), ids)

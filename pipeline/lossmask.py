@@ -1,0 +1,76 @@
+"""What each token of an answer counts in training, by the kind of segment that it stands in.
+
+A decision of training: segments are kept beside the hidden states, so another rule trains anew and extracts nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from pipeline.schema.tokens import Segment
+from pipeline.section import Section
+
+_OF_MARKER = {
+    "think_open": "think",
+    "think_close": "think",
+    "tools_open": "tools",
+    "call_open": "tools",
+    "call_args_open": "tools",
+    "call_close": "tools",
+    "tools_close": "tools",
+}
+"""Kind of a marker's segment to the field of `LossWeights`; the kinds of texts, `end` and `special` have fields of their names."""
+
+
+class LossWeights(Section):
+    """A weight for each kind of segment; what is not named weighs nothing."""
+
+    reasoning: float = Field(0, ge=0)
+    think: float = Field(0, ge=0)
+    """The markers around the reasoning that the model wrote itself."""
+    content: float = Field(0, ge=0)
+    """Also of tokens that no segment covers, in rows that have none."""
+    tools: float = Field(0, ge=0)
+    """The markers of a tool section and its calls."""
+    call_id: float = Field(0, ge=0)
+    """A call's id; Kimi writes the call's name in it."""
+    call_args: float = Field(0, ge=0)
+    """A call's arguments; Qwen3 and DeepSeek write the call's name beside them."""
+    end: float = Field(0, ge=0)
+    """The end token."""
+    special: float = Field(0, ge=0)
+    """Special tokens out of place, or of no role."""
+
+    @model_validator(mode="after")
+    def _something_is_supervised(self) -> "LossWeights":
+        if not any(weight for _, weight in self):
+            raise ValueError("every weight is 0, so nothing would be trained; give at least one kind a weight above 0")
+        return self
+
+
+RuleName = Literal["completion", "completion+tools"]
+
+RULES: dict[RuleName, LossWeights] = {
+    "completion": LossWeights(reasoning=1, think=1, content=1, end=1, special=1),
+    "completion+tools": LossWeights(reasoning=1, think=1, content=1, tools=1, call_id=1, call_args=1, end=1, special=1),
+}
+"""`completion`: what the model says, without its tool sections; `completion+tools`: all that it wrote. Prompts, tool results in them, are never trained on."""
+
+
+def _form(value: Any) -> str:
+    return "name" if isinstance(value, str) else "weights"
+
+
+LossMask = Annotated[Annotated[RuleName, Tag("name")] | Annotated[LossWeights, Tag("weights")], Discriminator(_form)]
+
+
+def weights_of(mask: RuleName | LossWeights) -> LossWeights:
+    """The weights behind a name, or as they are."""
+    return RULES[mask] if isinstance(mask, str) else mask
+
+
+def weighted(segments: Sequence[Segment], weights: LossWeights) -> Iterator[tuple[int, int, float]]:
+    """Each segment as (start, end, weight), in tokens of the completion."""
+    for segment in segments:
+        yield segment.start, segment.end, getattr(weights, _OF_MARKER.get(segment.kind, segment.kind))
