@@ -54,6 +54,18 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapp
             file.write(flat.view(torch.uint8).numpy().data)
 
 
+def _announced(path: Path) -> str:
+    """What the header of a broken file says its size should be, where that can still be read."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            header = orjson.loads(file.read(min(length, path.stat().st_size)))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError, IndexError):
+            return ""
+    return f"; its header announces {8 + length + max(ends, default=0):,}"
+
+
 class TensorFile:
     """One safetensors file, memory-mapped; rows are copied out as they are asked for.
 
@@ -67,7 +79,7 @@ class TensorFile:
         try:
             self._file = safe_open(path, framework="pt")
         except (OSError, SafetensorError) as error:
-            size = f"{path.stat().st_size:,} bytes" if path.is_file() else "no such file"
+            size = f"{path.stat().st_size:,} bytes{_announced(path)}" if path.is_file() else "no such file"
             raise ArtifactError(f"{path}: not a whole safetensors file ({size}): {error}; delete it and run again") from error
         self.names: set[str] = set(self._file.keys())
         self.metadata: dict[str, str] = self._file.metadata() or {}

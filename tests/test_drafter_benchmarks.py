@@ -14,8 +14,8 @@ def test_the_plain_step_and_ours_take_the_same_loss_and_end_with_the_same_weight
     ended = {}
     for variant in VARIANTS:
         learner, pack = make(length=40, prompt=5, hidden=64, vocab=90, steps=4)
-        losses = [stepper(learner, pack, variant)() for _ in range(2)]
-        ended[variant] = torch.tensor(losses), dict(learner.drafter.named_parameters())
+        said = torch.tensor([stepper(learner, pack, variant)() for _ in range(2)])
+        ended[variant] = said, dict(learner.drafter.named_parameters())
     losses, weights = ended["ours"]
     for variant in VARIANTS[1:]:
         torch.testing.assert_close(ended[variant][0], losses, atol=1e-5, rtol=1e-5)

@@ -41,7 +41,9 @@ def rewrite_index(folder: Path, change: Any) -> None:
 def test_a_shard_cut_short_is_refused_and_not_read_as_zeros(folder: Path, lost: int) -> None:
     data = shard(folder).read_bytes()
     shard(folder).write_bytes(data[:-lost])
-    with pytest.raises(ArtifactError, match=rf"shard-00000.safetensors: not a whole safetensors file \({len(data) - lost:,} bytes\)"):
+    with pytest.raises(
+        ArtifactError, match=rf"shard-00000.safetensors: not a whole safetensors file \({len(data) - lost:,} bytes; its header announces {len(data):,}\)"
+    ):
         HiddenStates(folder)
 
 
