@@ -35,6 +35,7 @@ from pipeline.tables import write_rows
 
 VOCAB = 8000
 MODELS = {
+    "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8, "num_attention_heads": 2, "num_key_value_heads": 1},
     "30m": {"hidden_size": 448, "intermediate_size": 1216, "num_hidden_layers": 10, "num_attention_heads": 7, "num_key_value_heads": 7},
     "0.6b": {"hidden_size": 1536, "intermediate_size": 4608, "num_hidden_layers": 20, "num_attention_heads": 12, "num_key_value_heads": 4},
 }
@@ -76,7 +77,6 @@ def main() -> None:
     parser.add_argument("--dtype", choices=list(DTYPES), default="float32", help="of the forward pass; states are stored as bfloat16")
     parser.add_argument("--folder", type=Path, help="where states are written; default: the folder for temporary files")
     a = parser.parse_args()
-    os.environ["AERIE_REUSE"] = "off"
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
     settings = ExtractSection(

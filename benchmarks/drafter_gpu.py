@@ -9,18 +9,21 @@ wanted. Training: the train stage's own step, autocast, seven steps of the unrol
 
 import argparse
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.drafter_extract import compare, random_rows
+from benchmarks.drafter_extract import measure as measure_extraction
 from benchmarks.results import save
 from pipeline.eagle3.config import DrafterConfig
 from pipeline.eagle3.drafter import Drafter, initialize
 from pipeline.eagle3.unroll import Pack
+from pipeline.extract.config import ExtractSection
 from pipeline.models import Ends, Source, Target, default_layers
 from pipeline.train.config import TrainSection
 from pipeline.train.loop import Learner
@@ -30,6 +33,8 @@ from pipeline.train.loop import Learner
 class Size:
     """How much of everything."""
 
+    extracted: str
+    """Model of benchmarks/drafter_extract.py; the other numbers are those of the target trained for."""
     hidden: int
     inner: int
     layers: int
@@ -44,8 +49,8 @@ class Size:
     steps: int
 
 
-FULL = Size(1536, 4096, 16, 12, 4, 128_000, 32_000, rows=600, tokens_per_batch=16_384, row=1024, rows_per_pack=8, steps=12)
-SMALL = Size(64, 128, 8, 2, 1, 8000, 500, rows=6, tokens_per_batch=512, row=32, rows_per_pack=2, steps=3)
+FULL = Size("0.6b", 1536, 4096, 16, 12, 4, 128_000, 32_000, rows=600, tokens_per_batch=16_384, row=1024, rows_per_pack=8, steps=12)
+SMALL = Size("tiny", 64, 128, 8, 2, 1, 8000, 500, rows=6, tokens_per_batch=512, row=32, rows_per_pack=2, steps=3)
 
 
 def make_target(size: Size, device: torch.device) -> Target:
@@ -113,10 +118,13 @@ def train_steps(size: Size, learner: Learner) -> dict[str, float]:
 
 def measure(size: Size, device: torch.device) -> dict[str, Any]:
     """Both measurements."""
-    target = make_target(size, device)
-    rows = random_rows(torch.linspace(20, 1000 if size is FULL else 60, size.rows).long().tolist())
-    extraction = compare(target, default_layers(size.layers), rows, size.tokens_per_batch, 3)
-    return {"extraction": extraction, "training": train_steps(size, make_learner(size, target))}
+    settings = ExtractSection(
+        backend="transformers", dtype="bfloat16", compute_dtype="bfloat16", device=device.type, threads=None, max_length=1000,
+        tokens_per_batch=size.tokens_per_batch, shard_bytes=1 << 28,
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        extraction = measure_extraction(Path(folder), settings, size.extracted, size.rows, 3)
+    return {"extraction": extraction, "training": train_steps(size, make_learner(size, make_target(size, device)))}
 
 
 def main(argv: list[str] | None = None) -> int:
