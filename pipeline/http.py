@@ -8,9 +8,9 @@ more CPU than the rest of a request; and the transport's hot path is replaced by
 import resource
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import aiohttp
 import certifi
@@ -41,13 +41,12 @@ class Timeouts:
     total: float
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """What a server answered, whatever the status; `body` is as received, content encoding undone."""
 
     status: int
     body: bytes
-    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
+    headers: Mapping[str, str] = NO_HEADERS
 
 
 class Lost(Exception):  # noqa: N818

@@ -5,8 +5,10 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +16,7 @@ from pipeline.errors import AerieError, BudgetError, DiskError, ProviderError
 from pipeline.generate.budget import Budget
 from pipeline.generate.config import ProviderSection
 from pipeline.generate.gate import Gate
-from pipeline.generate.judge import Outcome, Verdict, judge, judge_lost
+from pipeline.generate.judge import Outcome, Verdict, generation_id, judge, judge_lost
 from pipeline.generate.money import Price
 from pipeline.generate.policy import Admission, other_model, other_provider
 from pipeline.generate.request import Ask, Asker, Question
@@ -34,7 +36,7 @@ _HOPELESS = 25
 """Prompts that may fail for good before the first answer; after them the run stops instead of asking all the others."""
 
 
-_UNSENT = (0, 0, 0, None, None, "unsent", "the run stopped first", None, None, None, None, None)
+_UNSENT = (0, 0, 0, None, None, "unsent", "the run stopped first", None, None, None, None, None, None)
 """Settlement of a request whose row was written and which then was not sent."""
 
 
@@ -90,6 +92,9 @@ class Engine:
         self._rotation = Rotation(job.asker.template(job.admission), job.admission)
         retry = job.provider.retry
         self._gate = Gate(job.provider.concurrency, breaker=retry.breaker, base=retry.base, longest=retry.max_wait)
+        self._traceable = job.provider.kind == "openrouter"
+        self._noted: dict[int, str] = {}
+        """Ids of answers whose body is still to come."""
         self._judged: dict[str | None, str | None] = {}
         self._workers: list[asyncio.Task[None]] = []
         self.error: AerieError | None = None
@@ -231,7 +236,7 @@ class Engine:
                     await self._writer.settle(Settlement(attempt, ask.key, "failed", _UNSENT, None))
                     return None
                 started = time.monotonic()
-                outcome, body = await self._exchange(ask.body(self._rotation.tail(tries.barren, time.monotonic())))
+                outcome, body = await self._exchange(attempt, ask.body(self._rotation.tail(tries.barren, time.monotonic())))
                 seconds = time.monotonic() - started
                 done = self._consider(outcome, tries)
             finally:
@@ -259,12 +264,19 @@ class Engine:
             self._judged[provider] = other_provider(provider, self._job.provider, self._job.admission.admitted)
         return self._judged[provider]
 
-    async def _exchange(self, body: bytes) -> tuple[Outcome, bytes | None]:
+    async def _exchange(self, attempt: int, body: bytes) -> tuple[Outcome, bytes | None]:
         try:
-            reply = await self._client.post(_PATH, body)
+            reply = await self._client.post(_PATH, body, partial(self._note, attempt) if self._traceable else None)
         except Lost as lost:
-            return judge_lost(lost), None
+            return judge_lost(lost, self._noted.pop(attempt, None)), None
+        self._noted.pop(attempt, None)
         return judge(reply, price=self._job.price, errors=self._job.provider.errors, now=time.time()), reply.body
+
+    def _note(self, attempt: int, headers: Mapping[str, str]) -> None:
+        """Keep the id of an answer whose body is still to come, should it never do, or should this process not live to see it."""
+        if (generation := generation_id(headers)) is not None:
+            self._noted[attempt] = generation
+            self._writer.note(attempt, generation)
 
     def _count_answer(self, outcome: Outcome) -> None:
         self._count_cost(outcome)
@@ -332,5 +344,5 @@ def _settlement(attempt: int, key: str, outcome: Outcome, charged: tuple[int, in
     state = "answer" if outcome.verdict is Verdict.ANSWER else "failed" if known else "uncertain"
     counts = (outcome.cost_pico, outcome.prompt_tokens, outcome.completion_tokens)
     return Settlement(
-        attempt, key, state, (*charged, *counts, outcome.kind, outcome.message, outcome.status, outcome.provider, outcome.model, policy, seconds), body
+        attempt, key, state, (*charged, *counts, outcome.kind, outcome.message, outcome.status, outcome.provider, outcome.model, policy, seconds, outcome.generation), body
     )
