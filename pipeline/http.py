@@ -111,7 +111,7 @@ class _Whole(httpx.AsyncByteStream):
         yield self.data
 
 
-class _Transport(AiohttpTransport):
+class _Transport(AiohttpTransport):  # type: ignore[misc]
     """The aiohttp transport for whole bodies: headers and deadlines are the session's, set once, and nothing is built twice at each request."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:

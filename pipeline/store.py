@@ -1,4 +1,4 @@
-"""`python -m pipeline store`: the ledger of paid responses: stats, verify, gc, export."""
+"""`python -m pipeline store`: the ledger of paid responses: stats, verify, settle, gc, export."""
 
 import argparse
 import base64
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.artifacts import read_jsonl, write_jsonl
+from pipeline.compose import build_config, read_params
 from pipeline.errors import ArtifactError
 from pipeline.generate import ledger
 from pipeline.generate.home import STORE_VARIABLE, only_writer, store_folder
@@ -31,6 +32,7 @@ def main(argv: list[str]) -> int | None:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("stats", help="answers, money and size, by dataset")
     commands.add_parser("verify", help="check the database, and every answer against its digest; exit code 1 when something is wrong")
+    commands.add_parser("settle", help="ask OpenRouter what the requests cost whose answer was lost, and book that in place of the most that it can be; costs nothing")
     gc = commands.add_parser("gc", help="drop bodies of old failures, and shrink the file; answers stay unless --unlisted says otherwise")
     gc.add_argument("--days", type=float, default=30.0, help="age from which a failure's body goes (30)")
     gc.add_argument(
@@ -45,6 +47,9 @@ def main(argv: list[str]) -> int | None:
         with only_writer(folder, wait=False, say=print), ledger.opened(folder, readonly=True) as db:
             collect(db, options.days, options.unlisted, really=options.yes)
         return None
+    if options.command == "settle":
+        _settle(folder)
+        return None
     with ledger.opened(folder, readonly=True) as db:
         if options.command == "stats":
             Console().print(stats(db, folder))
@@ -53,6 +58,24 @@ def main(argv: list[str]) -> int | None:
         else:
             return verify(db)
     return None
+
+
+def _settle(folder: Path) -> None:
+    from pipeline.generate.settling import settle  # the network client is slow to import
+
+    provider = build_config(read_params()).provider
+    if not (folder / ledger.FILE).exists():
+        raise ArtifactError(f"{folder / ledger.FILE}: there is no ledger yet, so nothing to settle")
+    with only_writer(folder, wait=False, say=print), ledger.opened(folder) as db:
+        ledger.settle_orphans(db)
+        found = settle(db, provider)
+    print(f"{found.settled} requests settled: ${to_usd(found.cost_pico):.6f} in place of at most ${to_usd(found.charged_pico):.6f}")
+    for why, count in sorted(found.unknown.items()):
+        print(f"{count} as uncertain as before: {why}")
+    if found.untraceable:
+        print(f"{found.untraceable} cannot be asked for, since their id never came: at most ${to_usd(found.untraceable_pico):.6f} stays booked")
+    if found.settled:
+        print("`python -m pipeline generate DATASET` brings a dataset's summary up to date")
 
 
 def stats(db: sqlite3.Connection, folder: Path) -> Table:
