@@ -67,10 +67,10 @@ def plan_dataset(config: BuildConfig, name: str, document: Any, db: sqlite3.Conn
     trained = config.provider.kind != "embedded" or MODEL.exists()
     asker = Asker(section.sampling, config.provider, send_tools=section.send_tools, identity=identity(config.provider, MODEL) if trained else None)
     purse = "pretend" if config.provider.kind == "embedded" else "real"
-    found = survey(prompts, asker, db if trained else None, section.sampling.most_tokens)
+    found = survey(prompts, asker, db if trained else None, section.sampling.max_tokens)
     admission = admission_of(config.provider, document, needs=asker.parameters(), max_tokens=section.sampling.max_tokens)
     spent = ledger.spending(db, purse, name) if db is not None else ledger.Spending(0, 0)
-    return DatasetPlan(name, found, admission, spent, None if db is None else ledger.usual_tokens(db, name), section.sampling.most_tokens)
+    return DatasetPlan(name, found, admission, spent, None if db is None else ledger.usual_tokens(db, name), section.sampling.max_tokens)
 
 
 def main(argv: list[str]) -> None:

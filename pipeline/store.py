@@ -32,7 +32,9 @@ def main(argv: list[str]) -> int | None:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("stats", help="answers, money and size, by dataset")
     commands.add_parser("verify", help="check the database, and every answer against its digest; exit code 1 when something is wrong")
-    commands.add_parser("settle", help="ask OpenRouter what the requests cost whose answer was lost, and book that in place of the most that it can be; costs nothing")
+    commands.add_parser(
+        "settle", help="ask OpenRouter what the requests cost whose answer was lost, and book that in place of the most that it can be; costs nothing"
+    )
     gc = commands.add_parser("gc", help="drop bodies of old failures, and shrink the file; answers stay unless --unlisted says otherwise")
     gc.add_argument("--days", type=float, default=30.0, help="age from which a failure's body goes (30)")
     gc.add_argument(

@@ -344,5 +344,9 @@ def _settlement(attempt: int, key: str, outcome: Outcome, charged: tuple[int, in
     state = "answer" if outcome.verdict is Verdict.ANSWER else "failed" if known else "uncertain"
     counts = (outcome.cost_pico, outcome.prompt_tokens, outcome.completion_tokens)
     return Settlement(
-        attempt, key, state, (*charged, *counts, outcome.kind, outcome.message, outcome.status, outcome.provider, outcome.model, policy, seconds, outcome.generation), body
+        attempt,
+        key,
+        state,
+        (*charged, *counts, outcome.kind, outcome.message, outcome.status, outcome.provider, outcome.model, policy, seconds, outcome.generation),
+        body,
     )

@@ -58,7 +58,7 @@ class Asker:
             "evidence": provider.evidence.model_dump(mode="json"),
             "policy": None if provider.kind == "openai" else [sorted(provider.allow), sorted(provider.deny), admitted_quantizations(provider)],
         }
-        self.most_tokens = sampling.most_tokens
+        self.most_tokens = sampling.max_tokens
         """Completion tokens that one request can be billed for."""
         self._prefix = hashlib.sha256(orjson.dumps(decides, option=orjson.OPT_SORT_KEYS))
 

@@ -58,7 +58,9 @@ def settle(db: sqlite3.Connection, provider: ProviderSection) -> Settled:
 
     """
     if provider.kind != "openrouter" or provider.base_url is None:
-        raise ProviderError(f"provider.kind is {provider.kind}: only OpenRouter can be asked what a request cost; choose it in params.yaml, or live with the worst case")
+        raise ProviderError(
+            f"provider.kind is {provider.kind}: only OpenRouter can be asked what a request cost; choose it in params.yaml, or live with the worst case"
+        )
     found = Settled()
     query = f"SELECT count(*), coalesce(sum(charge_pico), 0) FROM attempts WHERE purse='real' AND generation IS NULL AND {_OPEN}"  # noqa: S608
     found.untraceable, found.untraceable_pico = db.execute(query).fetchone()
