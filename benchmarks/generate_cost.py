@@ -63,7 +63,7 @@ async def bare_httpx(url: str, requests: int, in_flight: int) -> None:
 def prepared(kind: str, folder: Path, url: str, requests: int, in_flight: int) -> Callable[[], Any]:
     """Import what is needed and write the prompts: neither is a cost of a response."""
     if kind == "aerie":
-        import pipeline.generate.session
+        import pipeline.generate.session  # noqa: F401
         from benchmarks.generate_stage import Stage
 
         stage = Stage(folder, url, in_flight)

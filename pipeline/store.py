@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.artifacts import read_jsonl, write_jsonl
+from pipeline.columns import plain_table
 from pipeline.compose import build_config, read_params
 from pipeline.errors import ArtifactError
 from pipeline.generate import ledger
@@ -81,16 +82,17 @@ def _settle(folder: Path) -> None:
 
 
 def stats(db: sqlite3.Connection, folder: Path) -> Table:
-    """Count requests, answers and money by dataset and purse."""
+    """Count requests, answers and money by dataset and purse; `open` are those whose answer never came."""
     size = (folder / ledger.FILE).stat().st_size
-    table = Table(title=f"{folder / ledger.FILE}: {size / 2**20:.1f} MiB", title_justify="left")
-    for column in ("dataset", "money", "requests", "answers", "failed", "uncertain", "tokens", "spent", "or up to"):
-        table.add_column(column, overflow="fold")
-    query = """SELECT dataset, purse, sum(requests), sum(state IN ('answer', 'restored')), sum(state='failed'), sum(state IN ('uncertain', 'sent')),
+    table = plain_table(
+        f"{folder / ledger.FILE}: {size / 2**20:.1f} MiB", ["dataset", "money"], ["sent", "answers", "failed", "open", "tokens", "spent", "or up to"]
+    )
+    # a request whose row was written and which then was not sent is none
+    query = """SELECT dataset, purse, sum(requests * (kind IS NOT 'unsent')), sum(state IN ('answer', 'restored')), sum(state='failed' AND kind IS NOT 'unsent'), sum(state IN ('uncertain', 'sent')),
       sum(coalesce(completion_tokens, 0)), sum(coalesce(cost_pico, 0)), sum(CASE WHEN cost_pico IS NULL THEN charge_pico ELSE 0 END)
       FROM attempts GROUP BY dataset, purse ORDER BY purse, dataset"""
     for dataset, purse, *counts, spent, uncertain in db.execute(query):
-        table.add_row(dataset or "(other clones)", purse, *map(str, counts), f"${to_usd(spent):.4f}", f"${to_usd(spent + uncertain):.4f}")
+        table.add_row(dataset or "(other clones)", purse, *(f"{count:,}" for count in counts), f"${to_usd(spent):.4f}", f"${to_usd(spent + uncertain):.4f}")
     return table
 
 

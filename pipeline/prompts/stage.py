@@ -16,7 +16,6 @@ from pipeline.prompts.sources import Located, open_source
 from pipeline.schema.prompts import Prompt, PromptsSummary
 from pipeline.section import Section
 
-
 _MOST_NAMES = 50
 """Names of unused columns that are told apart; more would be no table."""
 

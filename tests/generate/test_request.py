@@ -71,7 +71,7 @@ def test_an_openai_server_is_known_by_its_address() -> None:
     assert key({"kind": "openai"}) != key({"kind": "openai", "base_url": "http://b/v1"})
 
 
-EXTRA = {
+EXTRA: dict[str, list[dict[str, Any]]] = {
     "has a key of its own": [{"model": "x"}, {"max_tokens": 5}, {"max_completion_tokens": 5}, {"provider": {}}, {"Temperature": 0}, {"return_token_ids": True}],
     "can cost more than tokens": [{"plugins": [{"id": "web"}]}, {"web_search_options": {}}, {"enable_search": True}, {"service_tier": "priority"}],
     "decides who answers": [{"models": ["a", "b"]}, {"route": "fallback"}, {"preset": "p"}, {"extra_body": {"n": 2}}],
