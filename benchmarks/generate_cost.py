@@ -128,7 +128,17 @@ def measure_here(kind: str, url: str, requests: int, in_flight: int) -> None:
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     seconds = time.perf_counter() - started
-    print(json.dumps({"cpu_ms": cpu / requests * 1e3, "seconds": seconds, "per_second": requests / seconds, "rss_mib": after.ru_maxrss / 1024, **{name: spent / requests * 1e3 for name, spent in PARTS.items()}}))
+    print(
+        json.dumps(
+            {
+                "cpu_ms": cpu / requests * 1e3,
+                "seconds": seconds,
+                "per_second": requests / seconds,
+                "rss_mib": after.ru_maxrss / 1024,
+                **{name: spent / requests * 1e3 for name, spent in PARTS.items()},
+            }
+        )
+    )
 
 
 def measure(kind: str, url: str, requests: int, in_flight: int) -> dict[str, float]:

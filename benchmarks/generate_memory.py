@@ -48,7 +48,18 @@ def main() -> None:
         large = measure(second, url, options.in_flight, options.large)
     figures = {"rss_mib_small": small["rss_mib"], "rss_mib_large": large["rss_mib"], "growth_mib": large["rss_mib"] - small["rss_mib"]}
     times = {"small_seconds": small["stage_seconds"], "large_seconds": large["stage_seconds"]}
-    save("generate_memory", {"small": options.small, "large": options.large, "in_flight": options.in_flight, "answer_bytes": options.size, **figures, **times, "targets": {"rss_mib_large": 400, "growth_mib": 50}})
+    save(
+        "generate_memory",
+        {
+            "small": options.small,
+            "large": options.large,
+            "in_flight": options.in_flight,
+            "answer_bytes": options.size,
+            **figures,
+            **times,
+            "targets": {"rss_mib_large": 400, "growth_mib": 50},
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -63,7 +63,10 @@ def main() -> None:
         lines = billed.read_text().splitlines()
         begun = float(lines[0].split()[2]) - started
     figures = {"fill_from_file_seconds": restored, "rerun_with_nothing_to_do_seconds": nothing, "restart_to_first_request_seconds": begun}
-    save("generate_restart", {"rows": options.rows, "answer_bytes": options.size, **figures, "restart_whole_seconds": whole, "requests": len(lines), "targets": TARGETS})
+    save(
+        "generate_restart",
+        {"rows": options.rows, "answer_bytes": options.size, **figures, "restart_whole_seconds": whole, "requests": len(lines), "targets": TARGETS},
+    )
 
 
 if __name__ == "__main__":

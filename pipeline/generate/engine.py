@@ -129,7 +129,7 @@ class Engine:
             return
         self.ending = Ending.INTERRUPTED
         self._stop()
-        self._watch.say(f"generate: stopping; {self._budget.in_flight} answers that are on their way are awaited (once more to abort at once)")
+        self._watch.say(f"generate: stopping; {self._gate.active} answers that are on their way are awaited (once more to abort at once)")
 
     def _stop(self) -> None:
         """Send nothing more; wake everyone who waits for a turn or for room in the budget."""
@@ -148,7 +148,7 @@ class Engine:
         patience = self._job.provider.retry.patience
         while True:
             await asyncio.sleep(0.5)
-            self._watch.in_flight = self._budget.in_flight
+            self._watch.in_flight = self._gate.active
             self._watch.tick()
             self._check_room()
             if time.monotonic() - self._watch.last_answer > patience and not self._gate.stopped:
@@ -184,10 +184,7 @@ class Engine:
         """Ask one prompt until it is answered, has failed for good, or the run stops."""
         ask = self._job.asker.ask(prompt, key, self._job.admission.price)
         tries = Tries()
-        while await self._gate.enter():
-            if not await self._afford(ask):
-                self._gate.leave()
-                return
+        while await self._afford(ask):
             attempt = await self._attempt(ask, tries)
             if attempt is None:
                 return
@@ -223,18 +220,24 @@ class Engine:
     async def _attempt(self, ask: Ask, tries: Tries) -> "Attempt | None":
         """Send one request, between two commits: its worst case before, its outcome and bytes after. None when the run stopped before it left.
 
-        The turn at the gate ends with the answer's last byte: while it goes to the disk, the next request is on its way.
+        The turn at the gate begins when the row is on the disk and ends with the answer's last byte: neither write keeps a request from being in flight.
         """
         job, attempt = self._job, self._next_attempt
         self._next_attempt += 1
         reserved = charged = (ask.most_pico, ask.most_tokens)
         try:
+            await self._writer.reserve((attempt, ask.key, job.dataset, job.purse, job.run, *reserved, time.time()))
+            sent = False
             try:
-                await self._writer.reserve((attempt, ask.key, job.dataset, job.purse, job.run, *reserved, time.time()))
-                if self._gate.stopped:
+                sent = await self._gate.enter()
+            finally:
+                if not sent:  # also when aborted while it waited: the writer ends after this
                     charged = (0, 0)
-                    await self._writer.settle(Settlement(attempt, ask.key, "failed", _UNSENT, None))
-                    return None
+                    unsent = self._writer.settle(Settlement(attempt, ask.key, "failed", _UNSENT, None))
+            if not sent:
+                await unsent
+                return None
+            try:
                 started = time.monotonic()
                 outcome, body = await self._exchange(attempt, ask.body(self._rotation.tail(tries.barren, time.monotonic())))
                 seconds = time.monotonic() - started
@@ -251,11 +254,13 @@ class Engine:
             self._budget.settle(reserved, charged)
 
     def _consider(self, outcome: Outcome, tries: Tries) -> Attempt:
-        """Decide what follows, and slow down at once where that is asked for: before this turn ends, so that nobody else goes first."""
+        """Decide what follows, and slow down or stop at once: before this turn ends, so that nobody else goes first."""
         if outcome.verdict is Verdict.ANSWER:
             return Attempt(outcome, tries, _ANSWERED, 0.0)
         tries = tries.after(outcome, probing=self._gate.probing)
         step = next_step(outcome, tries, self._job.provider.retry, random.random(), elsewhere=self._rotation.leaves(tries.barren))  # noqa: S311
+        if step.verdict is Verdict.STOP:
+            self._stop()
         return Attempt(outcome, tries, step, self._slow_down(outcome, step))
 
     def _policy(self, provider: str | None) -> str | None:
