@@ -9,6 +9,7 @@ are as one writes them; they keep Python's own settings of garbage collection, t
 
 import argparse
 import asyncio
+import importlib
 import json
 import resource
 import tempfile
@@ -102,12 +103,15 @@ def prepared(kind: str, folder: Path, url: str, requests: int, in_flight: int) -
     """Import what is needed and write the prompts: neither is a cost of a response."""
     if kind == "aerie":
         from benchmarks.generate_stage import Stage
-        from pipeline.generate import session, stage as module
-        from pipeline.generate.outputs import Outputs
 
-        session.Writer._work = timed("ledger", session.Writer._work, time.thread_time)  # type: ignore[method-assign]
-        Outputs.write = timed("responses.jsonl", Outputs.write, time.process_time)  # type: ignore[method-assign]
-        module.survey = timed("survey", module.survey, time.process_time)
+        for module, owner, function, name, clock in (
+            ("pipeline.generate.session", "Writer", "_work", "ledger", time.thread_time),
+            ("pipeline.generate.outputs", "Outputs", "write", "responses.jsonl", time.process_time),
+            ("pipeline.generate.stage", "", "survey", "survey", time.process_time),
+        ):
+            place: Any = importlib.import_module(module)
+            place = getattr(place, owner) if owner else place
+            setattr(place, function, timed(name, getattr(place, function), clock))
 
         stage = Stage(folder, url, in_flight)
         stage.prompts(requests)

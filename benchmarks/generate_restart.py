@@ -20,7 +20,6 @@ from pipeline.generate.projection import line
 from pipeline.generate.request import Asker
 from pipeline.generate.source import read_prompts
 
-
 TARGETS = {"rerun_with_nothing_to_do_seconds": 3, "restart_to_first_request_seconds": 5}
 
 
