@@ -1,16 +1,20 @@
 """What `generate` costs the client at 2,000 requests in flight, beside loops that do the least possible: in one run, in turns.
 
-    python -m benchmarks.generate_cost [--requests 12000] [--in-flight 2000] [--rounds 3]
+    python -m benchmarks.generate_cost [--requests 20000] [--in-flight 2000] [--rounds 3]          about 5 minutes on two quiet cores
 
-Each measurement is a process of its own: CPU seconds (all threads) a response, and the largest resident memory.
+Each measurement is a process of its own: CPU seconds (all threads) a response, and the largest resident memory. `client` is
+the engine's client (pipeline/http.py) in a bare loop, so that the rest of the stage can be told apart from it. The bare loops
+are as one writes them; they keep Python's own settings of garbage collection, the stage sets them for thousands of connections.
 """
 
 import argparse
 import asyncio
+import importlib
 import json
 import resource
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,7 +24,11 @@ import uvloop
 from benchmarks.generate_server import running
 from benchmarks.results import in_a_process, save
 
-KINDS = ("aiohttp", "httpx", "aerie")
+KINDS = ("aiohttp", "httpx", "client", "aerie")
+TARGETS = {"to_httpx": 1.3, "to_aiohttp": 1.5}
+PARTS: dict[str, float] = {}
+"""CPU seconds of the stage's parts in this process."""
+
 BODY = json.dumps({"model": "m", "temperature": 1.0, "max_tokens": 4000, "messages": [{"role": "user", "content": "How many? " * 40}]}).encode()
 
 
@@ -59,27 +67,82 @@ async def bare_httpx(url: str, requests: int, in_flight: int) -> None:
         await asyncio.gather(*(work() for _ in range(in_flight)))
 
 
-def aerie(url: str, requests: int, in_flight: int) -> None:
-    """Run the whole stage: prompts read, the ledger written, responses.jsonl projected."""
-    from benchmarks.generate_stage import Stage
+async def bare_client(url: str, requests: int, in_flight: int) -> None:
+    """Do the same through the engine's client."""
+    from pipeline.generate.session import few_collections
+    from pipeline.http import Client, Timeouts
 
-    with tempfile.TemporaryDirectory() as folder:
-        stage = Stage(Path(folder), url, in_flight)
+    left = iter(range(requests))
+    with few_collections():
+        async with Client(url, headers={}, timeouts=Timeouts(60, 120, 900), connections=in_flight) as client:
+
+            async def work() -> None:
+                for _ in left:
+                    await client.post("/chat/completions", BODY)
+
+            await asyncio.gather(*(work() for _ in range(in_flight)))
+
+
+LOOPS = {"aiohttp": bare_aiohttp, "httpx": bare_httpx, "client": bare_client}
+
+
+def timed(name: str, function: Callable[..., Any], clock: Callable[[], float]) -> Callable[..., Any]:
+    """Add the CPU seconds that a function takes to `PARTS`."""
+
+    def run(*arguments: Any, **named: Any) -> Any:
+        started = clock()
+        try:
+            return function(*arguments, **named)
+        finally:
+            PARTS[name] = PARTS.get(name, 0.0) + clock() - started
+
+    return run
+
+
+def prepared(kind: str, folder: Path, url: str, requests: int, in_flight: int) -> Callable[[], Any]:
+    """Import what is needed and write the prompts: neither is a cost of a response."""
+    if kind == "aerie":
+        from benchmarks.generate_stage import Stage
+
+        for module, owner, function, name, clock in (
+            ("pipeline.generate.session", "Writer", "_work", "ledger", time.thread_time),
+            ("pipeline.generate.outputs", "Outputs", "write", "responses.jsonl", time.process_time),
+            ("pipeline.generate.stage", "", "survey", "survey", time.process_time),
+        ):
+            place: Any = importlib.import_module(module)
+            place = getattr(place, owner) if owner else place
+            setattr(place, function, timed(name, getattr(place, function), clock))
+
+        stage = Stage(folder, url, in_flight)
         stage.prompts(requests)
-        stage.run()
+        return stage.run  # the whole stage: prompts read, the ledger written, responses.jsonl projected
+    import httpx_aiohttp  # noqa: F401
+
+    import pipeline.http  # noqa: F401
+
+    return lambda: uvloop.run(LOOPS[kind](url, requests, in_flight))
 
 
 def measure_here(kind: str, url: str, requests: int, in_flight: int) -> None:
     """Do one measurement in this process; print what it took."""
-    before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    if kind == "aerie":
-        aerie(url, requests, in_flight)
-    else:
-        uvloop.run((bare_aiohttp if kind == "aiohttp" else bare_httpx)(url, requests, in_flight))
+    with tempfile.TemporaryDirectory() as folder:
+        ask = prepared(kind, Path(folder), url, requests, in_flight)
+        before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+        ask()
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     seconds = time.perf_counter() - started
-    print(json.dumps({"cpu_ms": cpu / requests * 1e3, "seconds": seconds, "per_second": requests / seconds, "rss_mib": after.ru_maxrss / 1024}))
+    print(
+        json.dumps(
+            {
+                "cpu_ms": cpu / requests * 1e3,
+                "seconds": seconds,
+                "per_second": requests / seconds,
+                "rss_mib": after.ru_maxrss / 1024,
+                **{name: spent / requests * 1e3 for name, spent in PARTS.items()},
+            }
+        )
+    )
 
 
 def measure(kind: str, url: str, requests: int, in_flight: int) -> dict[str, float]:
@@ -90,7 +153,7 @@ def measure(kind: str, url: str, requests: int, in_flight: int) -> dict[str, flo
 def main() -> None:
     """Measure all kinds in turns, and keep the medians and ratios."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--requests", type=int, default=12000)
+    parser.add_argument("--requests", type=int, default=20000)
     parser.add_argument("--in-flight", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--one", nargs=4, default=None)
@@ -105,9 +168,12 @@ def main() -> None:
                 rounds[kind].append(measure(kind, url, options.requests, options.in_flight))
                 print(kind, rounds[kind][-1], flush=True)
     typical: dict[str, Any] = {kind: {name: median(one[name] for one in found) for name in found[0]} for kind, found in rounds.items()}
-    ours = typical["aerie"]["cpu_ms"]
-    ratios = {"to_httpx": ours / typical["httpx"]["cpu_ms"], "to_aiohttp": ours / typical["aiohttp"]["cpu_ms"]}
-    save("generate_cost", {"requests": options.requests, "in_flight": options.in_flight, "answer_bytes": 4000, "medians": typical, "ratios": ratios})
+    cpu = {kind: found["cpu_ms"] for kind, found in typical.items()}
+    ratios = {"to_httpx": cpu["aerie"] / cpu["httpx"], "to_aiohttp": cpu["aerie"] / cpu["aiohttp"], "client_to_aiohttp": cpu["client"] / cpu["aiohttp"]}
+    parts = {"client": cpu["client"], **{name: typical["aerie"][name] for name in ("ledger", "responses.jsonl", "survey")}}
+    parts["engine"] = cpu["aerie"] - sum(parts.values())  # turns, budget, judging
+    figures = {"medians": typical, "ratios": ratios, "targets": TARGETS, "cpu_ms_by_part": parts}
+    save("generate_cost", {"requests": options.requests, "in_flight": options.in_flight, "answer_bytes": 4000, **figures})
 
 
 if __name__ == "__main__":

@@ -139,15 +139,17 @@ def _merged(base: Any, over: Any) -> Any:
     return over
 
 
-def _digest(path: str, where: str) -> str | None:
+def _digest(path: str, where: str, *, hub: bool) -> str | None:
     """Digest of a prompt file, which must lie under data/, so that DVC sees it change; a hub dataset is known by its pinned revision."""
     if path.startswith("hf://"):
+        if not hub:
+            raise ConfigError(f"{where} is {path!r}: it must be a file under data/; save the hub dataset's prompts there")
         return None
     file = Path(path)
     if file.is_absolute() or ".." in file.parts or file.parts[:1] != ("data",):
         raise ConfigError(f"{where} is {path!r}: a prompt file must lie under data/ (put it or link it there), or DVC cannot see it change")
     if not file.is_file():
-        raise ConfigError(f"{where} is {path!r}, and there is no such file")
+        raise ConfigError(f"{where} is {path!r}, and {'that is a folder: name one file' if file.is_dir() else 'there is no such file'}")
     return sha256_file(file)
 
 
@@ -175,8 +177,8 @@ def build_config(params: Params) -> BuildConfig:
         if isinstance(dataset, dict):
             dataset["audit"] = _merged(tree.get("audit"), dataset.get("audit") or {})
     config = validate({**tree, "names": names, "inputs": {}}, choices, params.overrides)
-    inputs = {name: _digest(config.datasets[name].prompts.path, f"datasets.{name}.prompts.path") for name in names}
-    inputs["evaluate"] = _digest(config.evaluate.path, "evaluate.path")
+    inputs = {name: _digest(config.datasets[name].prompts.path, f"datasets.{name}.prompts.path", hub=True) for name in names}
+    inputs["evaluate"] = _digest(config.evaluate.path, "evaluate.path", hub=False)
     return config.model_copy(update={"inputs": inputs})
 
 

@@ -2,21 +2,21 @@
 
 httpx over its aiohttp transport: httpx's own connection pool rescans every connection at each request and stalls at this load.
 Requests go to the transport itself, since all that `httpx.AsyncClient` adds (cookies, redirects, auth) is unwanted here and costs
-more CPU than the rest of a request.
+more CPU than the rest of a request; and the transport's hot path is replaced by one for whole bodies, see `_Transport`.
 """
 
-import asyncio
 import resource
 import ssl
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import aiohttp
 import certifi
 import httpx
 from httpx_aiohttp import AiohttpTransport
+from httpx_aiohttp.transport import map_aiohttp_exceptions
 
 from pipeline.errors import ConfigError, ProviderError
 
@@ -41,13 +41,12 @@ class Timeouts:
     total: float
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """What a server answered, whatever the status; `body` is as received, content encoding undone."""
 
     status: int
     body: bytes
-    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)
+    headers: Mapping[str, str] = NO_HEADERS
 
 
 class Lost(Exception):  # noqa: N818
@@ -85,8 +84,6 @@ def _lost(error: BaseException, timeouts: Timeouts) -> Lost:
 
     The transport's own errors are coarser than aiohttp's, which stand behind them as their cause.
     """
-    if isinstance(error, httpx.DecodingError):
-        return Lost("cut_short", f"the body does not decode: {error}", sent=True)
     error = error.__cause__ if isinstance(error, httpx.HTTPError) and error.__cause__ else error
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, aiohttp.ClientConnectorError):
@@ -104,24 +101,58 @@ def _lost(error: BaseException, timeouts: Timeouts) -> Lost:
     return Lost("disconnected", text, sent=True)
 
 
+class _Whole(httpx.AsyncByteStream):
+    """A body that is all there."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield self.data
+
+
+class _Transport(AiohttpTransport):  # type: ignore[misc]
+    """The aiohttp transport for whole bodies: headers and deadlines are the session's, set once, and nothing is built twice at each request."""
+
+    def __init__(self, session: aiohttp.ClientSession, max_body: int) -> None:
+        super().__init__(client=session, verify=False)  # the session has its own connector, with its own certificate roots
+        self._session = session
+        self._max_body = max_body
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request whose stream is a `_Whole`; the response's is one too."""
+        assert isinstance(request.stream, _Whole)
+        seen: Seen | None = request.extensions.get("seen")
+        try:
+            async with self._session.request(request.method, str(request.url), data=request.stream.data or None, allow_redirects=False) as answer:
+                if seen is not None and not answer.content.is_eof():
+                    seen(answer.headers)
+                return httpx.Response(answer.status, headers=answer.raw_headers, stream=_Whole(await _read(answer.content, self._max_body)))
+        except (aiohttp.ClientError, OSError):
+            with map_aiohttp_exceptions():
+                raise
+
+
+Seen = Callable[[Mapping[str, str]], None]
+"""Called with an answer's headers, should they come before its last byte."""
+
+
 class Client:
     """Posts JSON bodies to one server over a pool of as many connections as may be in flight. No answer may be longer than ``max_body`` bytes."""
 
     def __init__(self, base_url: str, *, headers: Mapping[str, str], timeouts: Timeouts, connections: int, max_body: int = MAX_BODY) -> None:
         self._base = base_url
-        self._max_body = max_body
         self._timeouts = timeouts
         self._urls: dict[str, httpx.URL] = {}
-        self._headers = httpx.Headers(
-            {"accept": "application/json", "accept-encoding": "identity", "content-type": "application/json", "user-agent": "aerie", **headers}
-        )
-        # the total deadline is ours: bytes that keep a connection alive defeat a read timeout
-        self._extensions = {"timeout": {"connect": timeouts.connect, "read": timeouts.read, "pool": None, "write": None}}
         secure = ssl.create_default_context(cafile=certifi.where()) if base_url.startswith("https:") else True
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEEP_ALIVE, ssl=secure, ttl_dns_cache=300), cookie_jar=aiohttp.DummyCookieJar()
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEEP_ALIVE, ssl=secure, ttl_dns_cache=300),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"accept": "application/json", "accept-encoding": "identity", "content-type": "application/json", "user-agent": "aerie", **headers},
+            # bytes that keep a connection alive defeat a read timeout, so there is a total one
+            timeout=aiohttp.ClientTimeout(total=timeouts.total, sock_connect=timeouts.connect, sock_read=timeouts.read, ceil_threshold=timeouts.total + 1),
         )
-        self._transport = AiohttpTransport(client=self._session)
+        self._transport = _Transport(session, max_body)
 
     async def __aenter__(self) -> Self:
         return self
@@ -129,14 +160,15 @@ class Client:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self._transport.aclose()
 
-    async def post(self, path: str, body: bytes) -> Reply:
+    async def post(self, path: str, body: bytes, seen: Seen | None = None) -> Reply:
         """Send a JSON body and read the whole answer.
 
         Raises:
             Lost: the server could not be reached, or no whole answer came within the deadlines.
 
         """
-        return await self._exchange("POST", path, body)
+        url = self._urls.get(path) or self._urls.setdefault(path, httpx.URL(self._base + path))
+        return await self._exchange("POST", url, body, seen)
 
     async def get(self, path: str) -> Reply:
         """Ask for a document.
@@ -145,26 +177,24 @@ class Client:
             Lost: as `post`.
 
         """
-        return await self._exchange("GET", path, None)
+        return await self._exchange("GET", httpx.URL(self._base + path), b"", None)
 
-    async def _exchange(self, method: str, path: str, body: bytes | None) -> Reply:
-        url = self._urls.get(path) or self._urls.setdefault(path, httpx.URL(self._base + path))
-        request = httpx.Request(method, url, headers=self._headers, content=body, extensions=self._extensions)
+    async def _exchange(self, method: str, url: httpx.URL, body: bytes, seen: Seen | None) -> Reply:
+        request = httpx.Request(method, url, stream=_Whole(body), extensions={"seen": seen})
         try:
-            async with asyncio.timeout(self._timeouts.total):
-                response = await self._transport.handle_async_request(request)
-                try:
-                    return Reply(response.status_code, await _read(response, self._max_body), response.headers)
-                finally:
-                    await response.aclose()
+            response = await self._transport.handle_async_request(request)
         except (httpx.HTTPError, aiohttp.ClientError, OSError, ValueError) as error:
             raise _lost(error, self._timeouts) from None
+        assert isinstance(response.stream, _Whole)
+        return Reply(response.status_code, response.stream.data, response.headers)
 
 
-async def _read(response: httpx.Response, most: int) -> bytes:
-    pieces = []
-    size = 0
-    async for piece in response.aiter_bytes():
+async def _read(content: aiohttp.StreamReader, most: int) -> bytes:
+    data = await content.readany()
+    if content.at_eof():  # most answers come in one piece
+        return data
+    pieces, size = [data], len(data)
+    while piece := await content.readany():
         pieces.append(piece)
         size += len(piece)
         if size > most:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from pipeline.artifacts import to_json
+from pipeline.columns import plain_table
 from pipeline.compose import build_config, read_params
 from pipeline.errors import ConfigError
 from pipeline.generate import ledger
@@ -67,10 +67,10 @@ def plan_dataset(config: BuildConfig, name: str, document: Any, db: sqlite3.Conn
     trained = config.provider.kind != "embedded" or MODEL.exists()
     asker = Asker(section.sampling, config.provider, send_tools=section.send_tools, identity=identity(config.provider, MODEL) if trained else None)
     purse = "pretend" if config.provider.kind == "embedded" else "real"
-    found = survey(prompts, asker, db if trained else None, section.sampling.most_tokens)
+    found = survey(prompts, asker, db if trained else None, section.sampling.max_tokens)
     admission = admission_of(config.provider, document, needs=asker.parameters(), max_tokens=section.sampling.max_tokens)
     spent = ledger.spending(db, purse, name) if db is not None else ledger.Spending(0, 0)
-    return DatasetPlan(name, found, admission, spent, None if db is None else ledger.usual_tokens(db, name), section.sampling.most_tokens)
+    return DatasetPlan(name, found, admission, spent, None if db is None else ledger.usual_tokens(db, name), section.sampling.max_tokens)
 
 
 def main(argv: list[str]) -> None:
@@ -121,16 +121,15 @@ def as_json(plan: DatasetPlan) -> dict[str, Any]:
 
 def show(config: BuildConfig, plans: list[DatasetPlan], rate: float | None) -> None:
     """Print plans for people."""
-    table = Table(title=f"{config.provider.model} through {config.provider.kind}", title_justify="left")
-    for column in ("dataset", "prompts", "to ask", "tokens (most)", "dollars (most)", "spent", "budget"):
-        table.add_column(column, overflow="fold")
+    title = f"{config.provider.model} through {config.provider.kind}; estimates, and below them the most that it can be"
+    table = plain_table(title, ["dataset"], ["prompts", "to ask", "tokens out", "dollars", "spent", "budget"])
     for plan in plans:
         estimated, worst = plan.dollars(plan.admission.price)
         budget = config.datasets[plan.name].budget
         limit = "no cap" if budget.usd is None else f"${budget.usd:g}"
-        tokens = f"{plan.tokens()[1]:,} ({plan.found.most_completion_tokens:,})"
+        tokens = f"{plan.tokens()[1]:,}\n{plan.found.most_completion_tokens:,}"
         spent = f"${to_usd(plan.spent.pico):.4f}"
-        table.add_row(plan.name, str(plan.found.prompts), str(plan.found.new), tokens, f"${estimated:.4f} (${worst:.4f})", spent, limit)
+        table.add_row(plan.name, f"{plan.found.prompts:,}", f"{plan.found.new:,}", tokens, f"${estimated:.4f}\n${worst:.4f}", spent, limit)
     console = Console()
     console.print(table)
     for endpoint in plans[0].admission.admitted:

@@ -4,10 +4,10 @@ import argparse
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from pipeline.artifacts import to_json
+from pipeline.columns import plain_table
 from pipeline.compose import build_config, read_params
 from pipeline.generate.config import ProviderSection
 from pipeline.generate.policy import Admission, Endpoint, admit, parse_endpoints
@@ -65,7 +65,7 @@ def main(argv: list[str]) -> None:
         section = config.provider
         print(f"{section.base_url} lists no endpoints (kind {section.kind}): it is its own only provider, at the prices of provider.max_price")
     else:
-        Console().print(_table(config.provider, found))
+        show(config.provider, found, Console())
 
 
 def _as_json(found: Admission | None) -> dict[str, Any]:
@@ -77,17 +77,19 @@ def _as_json(found: Admission | None) -> dict[str, Any]:
     }
 
 
-def _table(section: ProviderSection, found: Admission) -> Table:
-    table = Table(title=f"{section.model}: {len(found.admitted)} of {len(found.admitted) + len(found.refused)} endpoints admitted", title_justify="left")
-    for column in ("provider", "tag", "quantization", "$/M in", "$/M out", "longest answer", "verdict"):
-        table.add_column(column, overflow="fold")
+def show(section: ProviderSection, found: Admission, console: Console) -> None:
+    """Print who is admitted, and for each other one, why not."""
+    title = f"{section.model}: {len(found.admitted)} of {len(found.admitted) + len(found.refused)} endpoints admitted"
+    table = plain_table(title, ["admitted", "provider", "tag", "format"], ["$/M in", "$/M out", "longest"])
     for endpoint in found.admitted:
-        table.add_row(*map(Text, _cells(endpoint)), "admitted")
+        table.add_row("yes", *map(Text, _cells(endpoint)))
+    for endpoint, _ in found.refused:
+        table.add_row("no", *map(Text, _cells(endpoint)))
+    console.print(table)
     for endpoint, reasons in found.refused:
-        table.add_row(*map(Text, [*_cells(endpoint), "; ".join(reasons)]))
-    return table
+        console.print(f"not {endpoint.provider} ({endpoint.tag}): {'; '.join(reasons)}", markup=False, highlight=False)
 
 
 def _cells(endpoint: Endpoint) -> list[str]:
     prices = ["?" if price < 0 else f"{price:g}" for price in (endpoint.prompt, endpoint.completion)]
-    return [endpoint.provider, endpoint.tag, endpoint.quantization, *prices, str(endpoint.max_completion or "not said")]
+    return [endpoint.provider, endpoint.tag, endpoint.quantization, *prices, f"{endpoint.max_completion:,}" if endpoint.max_completion else "?"]

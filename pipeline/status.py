@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.artifacts import read_json
+from pipeline.columns import plain_table
 from pipeline.errors import ArtifactError
 
 BUILD = Path("build")
@@ -34,7 +35,7 @@ def dataset_line(name: str) -> list[str]:
 
 def show_speed(names: list[str], console: Console) -> None:
     """Print how fast each provider answered, where the build has its timings."""
-    table = Table("dataset", "provider", "answers", "median s", "95 % within s", "tokens/s", title="answers")
+    table = plain_table("answers", ["dataset", "provider"], ["answers", "median s", "95 % within s", "tokens/s"])
     for name in names:
         found = _read(BUILD / name / "timings.json")
         rate = found.get("completion_tokens_per_second")

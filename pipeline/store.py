@@ -1,4 +1,4 @@
-"""`python -m pipeline store`: the ledger of paid responses: stats, verify, gc, export."""
+"""`python -m pipeline store`: the ledger of paid responses: stats, verify, settle, gc, export."""
 
 import argparse
 import base64
@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.artifacts import read_jsonl, write_jsonl
+from pipeline.columns import plain_table
+from pipeline.compose import build_config, read_params
 from pipeline.errors import ArtifactError
 from pipeline.generate import ledger
 from pipeline.generate.home import only_writer
@@ -32,6 +34,9 @@ def main(argv: list[str]) -> int | None:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("stats", help="answers, money and size, by dataset")
     commands.add_parser("verify", help="check the database, and every answer against its digest; exit code 1 when something is wrong")
+    commands.add_parser(
+        "settle", help="ask OpenRouter what the requests cost whose answer was lost, and book that in place of the most that it can be; costs nothing"
+    )
     gc = commands.add_parser("gc", help="drop bodies of old failures, and shrink the file; answers stay unless --unlisted says otherwise")
     gc.add_argument("--days", type=float, default=30.0, help="age from which a failure's body goes (30)")
     gc.add_argument(
@@ -46,6 +51,9 @@ def main(argv: list[str]) -> int | None:
         with only_writer(folder, wait=False, say=print), ledger.opened(folder, readonly=True) as db:
             collect(db, options.days, options.unlisted, really=options.yes)
         return None
+    if options.command == "settle":
+        _settle(folder)
+        return None
     with ledger.opened(folder, readonly=True) as db:
         if options.command == "stats":
             Console().print(stats(db, folder))
@@ -56,17 +64,36 @@ def main(argv: list[str]) -> int | None:
     return None
 
 
+def _settle(folder: Path) -> None:
+    from pipeline.generate.settling import settle  # the network client is slow to import
+
+    provider = build_config(read_params()).provider
+    if not (folder / ledger.FILE).exists():
+        raise ArtifactError(f"{folder / ledger.FILE}: there is no ledger yet, so nothing to settle")
+    with only_writer(folder, wait=False, say=print), ledger.opened(folder) as db:
+        ledger.settle_orphans(db)
+        found = settle(db, provider)
+    print(f"{found.settled} requests settled: ${to_usd(found.cost_pico):.6f} in place of at most ${to_usd(found.charged_pico):.6f}")
+    for why, count in sorted(found.unknown.items()):
+        print(f"{count} as uncertain as before: {why}")
+    if found.untraceable:
+        print(f"{found.untraceable} cannot be asked for, since their id never came: at most ${to_usd(found.untraceable_pico):.6f} stays booked")
+    if found.settled:
+        print("`python -m pipeline generate DATASET` brings a dataset's summary up to date")
+
+
 def stats(db: sqlite3.Connection, folder: Path) -> Table:
-    """Count requests, answers and money by dataset and purse."""
+    """Count requests, answers and money by dataset and purse; `open` are those whose answer never came."""
     size = (folder / ledger.FILE).stat().st_size
-    table = Table(title=f"{folder / ledger.FILE}: {size / 2**20:.1f} MiB", title_justify="left")
-    for column in ("dataset", "money", "requests", "answers", "failed", "uncertain", "tokens", "spent", "or up to"):
-        table.add_column(column, overflow="fold")
-    query = """SELECT dataset, purse, sum(requests), sum(state IN ('answer', 'restored')), sum(state='failed'), sum(state IN ('uncertain', 'sent')),
+    table = plain_table(
+        f"{folder / ledger.FILE}: {size / 2**20:.1f} MiB", ["dataset", "money"], ["sent", "answers", "failed", "open", "tokens", "spent", "or up to"]
+    )
+    # a request whose row was written and which then was not sent is none
+    query = """SELECT dataset, purse, sum(requests * (kind IS NOT 'unsent')), sum(state IN ('answer', 'restored')), sum(state='failed' AND kind IS NOT 'unsent'), sum(state IN ('uncertain', 'sent')),
       sum(coalesce(completion_tokens, 0)), sum(coalesce(cost_pico, 0)), sum(CASE WHEN cost_pico IS NULL THEN charge_pico ELSE 0 END)
       FROM attempts GROUP BY dataset, purse ORDER BY purse, dataset"""
     for dataset, purse, *counts, spent, uncertain in db.execute(query):
-        table.add_row(dataset or "(other clones)", purse, *map(str, counts), f"${to_usd(spent):.4f}", f"${to_usd(spent + uncertain):.4f}")
+        table.add_row(dataset or "(other clones)", purse, *(f"{count:,}" for count in counts), f"${to_usd(spent):.4f}", f"${to_usd(spent + uncertain):.4f}")
     return table
 
 

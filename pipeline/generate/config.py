@@ -1,15 +1,11 @@
 """`datasets.<name>.sampling`, the budgets, and `provider`."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from pipeline.generate.extra import model_objection, objections
 from pipeline.section import Section
-
-OWN_FIELDS = frozenset(
-    {"model", "messages", "tools", "temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "stream", "provider", "plugins", "logprobs", "models"}
-)
-"""Fields of the request body that the engine sets itself; `sampling.extra` may not."""
 
 DEAREST = 10_000.0
 """Dollars per million tokens: a price above it is a mistake, and would overflow the ledger's sums."""
@@ -29,17 +25,10 @@ class SamplingSection(Section):
 
     @field_validator("extra")
     @classmethod
-    def _leaves_own_fields_alone(cls, extra: dict[str, Any]) -> dict[str, Any]:
-        if taken := sorted(OWN_FIELDS & extra.keys()):
-            raise ValueError(f"may not set {taken}: each has a key of its own in conf/, and the budget relies on it")
-        if not isinstance(n := extra.get("n", 1), int) or n < 1:
-            raise ValueError(f"n is {n!r}; it must be a whole number from 1")
+    def _is_harmless(cls, extra: dict[str, Any]) -> dict[str, Any]:
+        if found := objections(extra):
+            raise ValueError("; ".join(found))
         return extra
-
-    @property
-    def most_tokens(self) -> int:
-        """Completion tokens that one request can be billed for."""
-        return self.max_tokens * int(self.extra.get("n", 1))
 
 
 class BudgetSection(Section):
@@ -133,3 +122,9 @@ class ProviderSection(Section):
         if url is not None and (not url.startswith(("http://", "https://")) or "@" in url or "?" in url):
             raise ValueError("must start with http:// or https:// and hold neither credentials nor a query: the key belongs into the environment")
         return url.rstrip("/") if url else None
+
+    @model_validator(mode="after")
+    def _asks_one_model(self) -> Self:
+        if self.kind == "openrouter" and (why := model_objection(self.model)) is not None:
+            raise ValueError(f"model: {why}")
+        return self

@@ -5,21 +5,23 @@ import random
 import shutil
 import signal
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-
-import orjson
+from typing import NamedTuple
 
 from pipeline.errors import AerieError, BudgetError, DiskError, ProviderError
 from pipeline.generate.budget import Budget
 from pipeline.generate.config import ProviderSection
 from pipeline.generate.gate import Gate
-from pipeline.generate.judge import Outcome, Verdict, judge, judge_lost
+from pipeline.generate.judge import Outcome, Verdict, generation_id, judge, judge_lost
 from pipeline.generate.money import Price
 from pipeline.generate.policy import Admission, other_model, other_provider
 from pipeline.generate.request import Ask, Asker, Question
 from pipeline.generate.retry import Step, Tries, next_step
+from pipeline.generate.rotation import Rotation
 from pipeline.generate.source import Unanswered
 from pipeline.generate.watch import Watch
 from pipeline.generate.writer import Settlement, Writer
@@ -34,7 +36,7 @@ _HOPELESS = 25
 """Prompts that may fail for good before the first answer; after them the run stops instead of asking all the others."""
 
 
-_UNSENT = (0, 0, 0, None, None, "unsent", "the run stopped first", None, None, None, None, None)
+_UNSENT = (0, 0, 0, None, None, "unsent", "the run stopped first", None, None, None, None, None, None)
 """Settlement of a request whose row was written and which then was not sent."""
 
 
@@ -63,6 +65,19 @@ class Job:
     """Turns usage into cost where the server states none; None when no price is known."""
 
 
+class Attempt(NamedTuple):
+    """One request, over, and what follows."""
+
+    outcome: Outcome
+    tries: Tries
+    step: Step
+    wait: float
+    """Seconds until the prompt may be asked again."""
+
+
+_ANSWERED = Step(Verdict.ANSWER)
+
+
 class Engine:
     """One run. Everything but the ledger's thread happens on the event loop."""
 
@@ -74,9 +89,12 @@ class Engine:
         self._budget = budget
         self._watch = watch
         self._next_attempt = first_attempt
-        self._template = orjson.dumps(job.asker.template(job.admission))
+        self._rotation = Rotation(job.asker.template(job.admission), job.admission)
         retry = job.provider.retry
         self._gate = Gate(job.provider.concurrency, breaker=retry.breaker, base=retry.base, longest=retry.max_wait)
+        self._traceable = job.provider.kind == "openrouter"
+        self._noted: dict[int, str] = {}
+        """Ids of answers whose body is still to come."""
         self._judged: dict[str | None, str | None] = {}
         self._workers: list[asyncio.Task[None]] = []
         self.error: AerieError | None = None
@@ -111,7 +129,7 @@ class Engine:
             return
         self.ending = Ending.INTERRUPTED
         self._stop()
-        self._watch.say(f"generate: stopping; {self._budget.in_flight} answers that are on their way are awaited (once more to abort at once)")
+        self._watch.say(f"generate: stopping; {self._gate.active} answers that are on their way are awaited (once more to abort at once)")
 
     def _stop(self) -> None:
         """Send nothing more; wake everyone who waits for a turn or for room in the budget."""
@@ -130,7 +148,7 @@ class Engine:
         patience = self._job.provider.retry.patience
         while True:
             await asyncio.sleep(0.5)
-            self._watch.in_flight = self._budget.in_flight
+            self._watch.in_flight = self._gate.active
             self._watch.tick()
             self._check_room()
             if time.monotonic() - self._watch.last_answer > patience and not self._gate.stopped:
@@ -164,24 +182,20 @@ class Engine:
 
     async def _settle_prompt(self, key: str, prompt: Question) -> None:
         """Ask one prompt until it is answered, has failed for good, or the run stops."""
-        ask = self._job.asker.ask(prompt, key, self._template, self._job.admission.price)
+        ask = self._job.asker.ask(prompt, key, self._job.admission.price)
         tries = Tries()
-        while await self._gate.enter():
-            if not await self._afford(ask):
-                self._gate.leave()
+        while await self._afford(ask):
+            attempt = await self._attempt(ask, tries)
+            if attempt is None:
                 return
-            outcome = await self._attempt(ask)
-            if outcome is None:
+            if attempt.step.verdict is Verdict.ANSWER:
+                self._count_answer(attempt.outcome)
                 return
-            if outcome.verdict is Verdict.ANSWER:
-                self._count_answer(outcome)
+            self._count_failure(prompt, attempt.outcome, attempt.step)
+            if attempt.step.verdict is not Verdict.RETRY:
                 return
-            tries = tries.after(outcome, probing=self._gate.probing)
-            step = next_step(outcome, tries, self._job.provider.retry, random.random())  # noqa: S311
-            self._react(prompt, outcome, step)
-            if step.verdict is not Verdict.RETRY:
-                return
-            await self._gate.sleep(step.wait)
+            tries = attempt.tries
+            await self._gate.sleep(attempt.wait)
 
     async def _afford(self, ask: Ask) -> bool:
         """Reserve the worst case; wait while what is in flight may still free some; else the budget has ended."""
@@ -203,24 +217,31 @@ class Engine:
             self.ending = Ending.BUDGET
         self._stop()
 
-    async def _attempt(self, ask: Ask) -> Outcome | None:
+    async def _attempt(self, ask: Ask, tries: Tries) -> "Attempt | None":
         """Send one request, between two commits: its worst case before, its outcome and bytes after. None when the run stopped before it left.
 
-        The turn at the gate ends with the answer's last byte: while it goes to the disk, the next request is on its way.
+        The turn at the gate begins when the row is on the disk and ends with the answer's last byte: neither write keeps a request from being in flight.
         """
         job, attempt = self._job, self._next_attempt
         self._next_attempt += 1
         reserved = charged = (ask.most_pico, ask.most_tokens)
         try:
+            await self._writer.reserve((attempt, ask.key, job.dataset, job.purse, job.run, *reserved, time.time()))
+            sent = False
             try:
-                await self._writer.reserve((attempt, ask.key, job.dataset, job.purse, job.run, *reserved, time.time()))
-                if self._gate.stopped:
+                sent = await self._gate.enter()
+            finally:
+                if not sent:  # also when aborted while it waited: the writer ends after this
                     charged = (0, 0)
-                    await self._writer.settle(Settlement(attempt, ask.key, "failed", _UNSENT, None))
-                    return None
+                    unsent = self._writer.settle(Settlement(attempt, ask.key, "failed", _UNSENT, None))
+            if not sent:
+                await unsent
+                return None
+            try:
                 started = time.monotonic()
-                outcome, body = await self._exchange(ask)
+                outcome, body = await self._exchange(attempt, ask.body(self._rotation.tail(tries.barren, time.monotonic())))
                 seconds = time.monotonic() - started
+                done = self._consider(outcome, tries)
             finally:
                 self._gate.leave()
             charged = _charge(outcome, reserved)
@@ -228,9 +249,19 @@ class Engine:
             await self._writer.settle(_settlement(attempt, ask.key, outcome, charged, policy, body, seconds))
             self._watch.outside += (policy or other_model(outcome.model, job.provider)) is not None
             self._watch.uncertain_pico += charged[0] if outcome.cost_pico is None else 0
-            return outcome
+            return done
         finally:
             self._budget.settle(reserved, charged)
+
+    def _consider(self, outcome: Outcome, tries: Tries) -> Attempt:
+        """Decide what follows, and slow down or stop at once: before this turn ends, so that nobody else goes first."""
+        if outcome.verdict is Verdict.ANSWER:
+            return Attempt(outcome, tries, _ANSWERED, 0.0)
+        tries = tries.after(outcome, probing=self._gate.probing)
+        step = next_step(outcome, tries, self._job.provider.retry, random.random(), elsewhere=self._rotation.leaves(tries.barren))  # noqa: S311
+        if step.verdict is Verdict.STOP:
+            self._stop()
+        return Attempt(outcome, tries, step, self._slow_down(outcome, step))
 
     def _policy(self, provider: str | None) -> str | None:
         """Why an answer of that provider lies outside the policy; each name is judged once."""
@@ -238,12 +269,19 @@ class Engine:
             self._judged[provider] = other_provider(provider, self._job.provider, self._job.admission.admitted)
         return self._judged[provider]
 
-    async def _exchange(self, ask: Ask) -> tuple[Outcome, bytes | None]:
+    async def _exchange(self, attempt: int, body: bytes) -> tuple[Outcome, bytes | None]:
         try:
-            reply = await self._client.post(_PATH, ask.body)
+            reply = await self._client.post(_PATH, body, partial(self._note, attempt) if self._traceable else None)
         except Lost as lost:
-            return judge_lost(lost), None
+            return judge_lost(lost, self._noted.pop(attempt, None)), None
+        self._noted.pop(attempt, None)
         return judge(reply, price=self._job.price, errors=self._job.provider.errors, now=time.time()), reply.body
+
+    def _note(self, attempt: int, headers: Mapping[str, str]) -> None:
+        """Keep the id of an answer whose body is still to come, should it never do, or should this process not live to see it."""
+        if (generation := generation_id(headers)) is not None:
+            self._noted[attempt] = generation
+            self._writer.note(attempt, generation)
 
     def _count_answer(self, outcome: Outcome) -> None:
         self._count_cost(outcome)
@@ -255,11 +293,10 @@ class Engine:
         self._watch.pico += outcome.cost_pico or 0
         self._watch.tokens += outcome.completion_tokens or 0
 
-    def _react(self, prompt: Question, outcome: Outcome, step: Step) -> None:
-        """Count a failure, and let all the others know what it means for them."""
+    def _count_failure(self, prompt: Question, outcome: Outcome, step: Step) -> None:
+        """Count a failure; end the run where it concerns every prompt."""
         watch = self._watch
         self._count_cost(outcome)
-        self._slow_down(outcome, step)
         if step.verdict is Verdict.RETRY:
             watch.retried += 1
             watch.may_pay_twice += step.may_pay_twice
@@ -271,13 +308,22 @@ class Engine:
         elif watch.answered == 0 and watch.failed.total() >= _HOPELESS:
             self._halt(ProviderError(f"the first {_HOPELESS} prompts all failed, the last one ({prompt.id}) with {outcome.kind}: {outcome.message}"))
 
-    def _slow_down(self, outcome: Outcome, step: Step) -> None:
-        if step.pause_all:
-            self._gate.pause(step.pause_all)
+    def _slow_down(self, outcome: Outcome, step: Step) -> float:
+        """Leave the provider alone that asked for it, while others take its requests; or everyone, where it is the only one.
+
+        Give the seconds until this prompt may be asked again.
+        """
         if step.cut_wait is not None:
             self._watch.say(
                 f"generate: the server asks to wait {step.cut_wait:.0f} s; provider.retry.server_wait lets it have {self._job.provider.retry.server_wait:g}"
             )
+        if step.cooldown:
+            nobody_for = self._rotation.cool(outcome.provider, step.cooldown, time.monotonic())
+            if nobody_for == 0:
+                self._gate.alive()
+                return random.random() * self._job.provider.retry.base  # noqa: S311
+            if outcome.asked_wait is not None:
+                self._gate.pause(nobody_for)
         if outcome.crowded:
             self._gate.crowded()
         elif outcome.outage and self._gate.failed():
@@ -286,6 +332,7 @@ class Engine:
             )
         elif not outcome.outage:
             self._gate.alive()
+        return step.wait
 
 
 def _charge(outcome: Outcome, reserved: tuple[int, int]) -> tuple[int, int]:
@@ -302,5 +349,9 @@ def _settlement(attempt: int, key: str, outcome: Outcome, charged: tuple[int, in
     state = "answer" if outcome.verdict is Verdict.ANSWER else "failed" if known else "uncertain"
     counts = (outcome.cost_pico, outcome.prompt_tokens, outcome.completion_tokens)
     return Settlement(
-        attempt, key, state, (*charged, *counts, outcome.kind, outcome.message, outcome.status, outcome.provider, outcome.model, policy, seconds), body
+        attempt,
+        key,
+        state,
+        (*charged, *counts, outcome.kind, outcome.message, outcome.status, outcome.provider, outcome.model, policy, seconds, outcome.generation),
+        body,
     )

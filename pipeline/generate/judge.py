@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
 
@@ -25,8 +24,7 @@ class Verdict(StrEnum):
     STOP = "stop"  # the whole run: the next request would fare no better
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """One request, over."""
 
     verdict: Verdict
@@ -46,6 +44,8 @@ class Outcome:
     """Too much at once: wait and send less at a time; does not count as a failed attempt."""
     outage: bool = False
     """The server as a whole may be down."""
+    generation: str | None = None
+    """Id under which the router can be asked later what it cost; only where that is not known."""
 
 
 _REFUSED_UNREAD = frozenset({409, 425, 429, 503, 521, 522, 523, 525, 526, 529, 530})
@@ -56,6 +56,8 @@ _ORDERLY = frozenset({500, 502})
 
 _RETRIED = frozenset({408, 409, 425, 429})
 
+_LONGEST_ID = 200
+
 
 def payload(body: bytes) -> bytes:
     """JSON part of a body: keep-alive white space and comment lines (`: PROCESSING`) before it, and white space after it, cut off."""
@@ -65,13 +67,24 @@ def payload(body: bytes) -> bytes:
     return rest
 
 
-def judge_lost(lost: "Lost") -> Outcome:
+def generation_id(headers: Mapping[str, str]) -> str | None:
+    """Id by which the router knows a request; it comes with the headers, so it is known even of a body that never does."""
+    found = headers.get("x-generation-id")
+    return found if found and len(found) <= _LONGEST_ID and found.isascii() else None
+
+
+def judge_lost(lost: "Lost", generation: str | None = None) -> Outcome:
     """Judge a request without an answer: nothing is owed when it never left; else it may be billed."""
-    return Outcome(Verdict.RETRY, lost.kind, str(lost), cost_pico=None if lost.sent else 0, outage=True)
+    return Outcome(Verdict.RETRY, lost.kind, str(lost), cost_pico=None if lost.sent else 0, outage=True, generation=generation)
 
 
 def judge(reply: "Reply", *, price: Price | None, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
     """Judge an answer. ``now`` is the time as seconds since the epoch, for `Retry-After` dates."""
+    outcome = _judge(reply, price, errors, now)
+    return outcome if outcome.cost_pico is not None else outcome._replace(generation=generation_id(reply.headers))
+
+
+def _judge(reply: "Reply", price: Price | None, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
     raw = payload(reply.body)
     if reply.status != 200:
         return _judge_status(reply.status, _error_of(_parse(raw)[0]), reply.headers, errors=errors, now=now, fallback=_excerpt(raw))

@@ -10,10 +10,11 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.errors import ArtifactError, DiskError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FILE = "ledger.sqlite"
 
 _TABLES = """
@@ -25,19 +26,20 @@ CREATE TABLE attempts(
   charge_pico INTEGER NOT NULL, charge_tokens INTEGER NOT NULL,
   cost_pico INTEGER, prompt_tokens INTEGER, completion_tokens INTEGER,
   kind TEXT, message TEXT, status INTEGER, provider TEXT, model TEXT, policy TEXT,
-  sent_at REAL, seconds REAL);
+  sent_at REAL, seconds REAL, generation TEXT);
 CREATE INDEX attempts_by_key ON attempts(key, id);
 CREATE TABLE bodies(attempt INTEGER PRIMARY KEY, sha256 BLOB NOT NULL, body BLOB NOT NULL);
 CREATE TABLE answers(key TEXT PRIMARY KEY, attempt INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE projections(path TEXT PRIMARY KEY, plan TEXT NOT NULL, stat TEXT NOT NULL, sha256 TEXT NOT NULL, summary BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE endpoints(server TEXT PRIMARY KEY, document BLOB NOT NULL, fetched_at REAL NOT NULL) WITHOUT ROWID;
 """
+_FROM_1 = "ALTER TABLE attempts ADD COLUMN generation TEXT;"
 # charge_*: what the row counts against the caps: at first the most it can cost, then the real cost, or still the most when that is unknown.
+# generation: the router's id of a request whose cost is not known, by which it can be asked later.
 # requests: how many requests the row stands for; more than 1 only for an answer restored from another clone's responses.jsonl.
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(NamedTuple):
     """The last request for a key, as the projection needs it."""
 
     id: int
@@ -94,6 +96,9 @@ def connect(folder: Path, *, readonly: bool = False) -> sqlite3.Connection:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version == 0 and not readonly:
             db.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
+        elif version == 1:
+            if not readonly:
+                db.executescript(f"BEGIN IMMEDIATE; {_FROM_1} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
         elif version != SCHEMA_VERSION:
             raise ArtifactError(
                 f"{path}: schema {version}, this code reads {SCHEMA_VERSION}; use the code that wrote it to `store export`, or move the file away"

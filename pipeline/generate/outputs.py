@@ -75,7 +75,7 @@ class Outputs:
         with writing(files.timings) as timings:
             clock = Clock(timings)
             write_jsonl(files.responses, project(self.prompts, self.asker, self.db, self.provider, totals, clock))
-        after = survey(self.prompts, self.asker, self.db, self.sampling.most_tokens) if totals.answered < totals.prompts else None
+        after = survey(self.prompts, self.asker, self.db, self.sampling.max_tokens) if totals.answered < totals.prompts else None
         plan = self._plan(totals.digest.hexdigest())
         self._write_summary(files.responses, files.summary, plan, summary_of(totals, self._admission(), after))
         self._write_summary(files.timings, files.timings_summary, plan, clock.summary())

@@ -5,7 +5,7 @@ import hashlib
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +90,9 @@ def project(prompts: Path, asker: Asker, db: sqlite3.Connection, section: Provid
 
 def _judged(found: Attempt, section: ProviderSection) -> Attempt:
     """Apply today's `answers_as`, which is in no key, to an answer of any day."""
-    if not found.answered or found.policy is not None:
+    if not found.answered or found.policy is not None or (other := other_model(found.model, section)) is None:
         return found
-    return replace(found, policy=other_model(found.model, section))
+    return found._replace(policy=other)
 
 
 def line(prompt_id: str, key: str, found: Attempt | None) -> bytes:

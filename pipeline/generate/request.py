@@ -1,7 +1,6 @@
 """A prompt to the bytes of a request, and to the key under which its answer is kept. Pure."""
 
 import hashlib
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import orjson
@@ -21,20 +20,23 @@ class Question(NamedTuple):
     tools: list[dict[str, Any]] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """One request that can be sent."""
 
     id: str
     """The prompt's."""
     key: str
     """sha256 hex of everything that decides the answer."""
-    body: bytes
-    """JSON to send."""
+    content: bytes
+    """JSON of the body's first part: the prompt. The rest is the same for all, see `rotation.Rotation.tail`."""
     most_pico: int
     """Most that it can cost, in picodollars."""
     most_tokens: int
     """Most completion tokens that it can be billed for."""
+
+    def body(self, tail: bytes) -> bytes:
+        """JSON to send; ``tail`` is `Asker.template` as JSON."""
+        return b"%b,%b" % (self.content, tail[1:])
 
 
 class Asker:
@@ -56,7 +58,7 @@ class Asker:
             "evidence": provider.evidence.model_dump(mode="json"),
             "policy": None if provider.kind == "openai" else [sorted(provider.allow), sorted(provider.deny), admitted_quantizations(provider)],
         }
-        self.most_tokens = sampling.most_tokens
+        self.most_tokens = sampling.max_tokens
         """Completion tokens that one request can be billed for."""
         self._prefix = hashlib.sha256(orjson.dumps(decides, option=orjson.OPT_SORT_KEYS))
 
@@ -100,9 +102,9 @@ class Asker:
         content = b'{"messages":' + orjson.dumps(prompt.messages)
         return content + b',"tools":' + orjson.dumps(prompt.tools) if self._send_tools and prompt.tools else content
 
-    def ask(self, prompt: Question, key: str, template: bytes, price: Price) -> Ask:
-        """Make the request for a prompt; ``template`` is `template` as JSON."""
+    def ask(self, prompt: Question, key: str, price: Price) -> Ask:
+        """Make the request for a prompt."""
         content = self._content(prompt)
         tokens = self.most_tokens
         cost = price.cost(most_prompt_tokens(len(content), len(prompt.messages)), tokens)
-        return Ask(prompt.id, key, content + b"," + template[1:], cost, tokens)
+        return Ask(prompt.id, key, content, cost, tokens)

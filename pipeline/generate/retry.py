@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from pipeline.generate.config import RetrySection
 from pipeline.generate.judge import Outcome, Verdict
 
-_EMPTY_AGAIN = 1
-"""An answer of zero tokens is asked for once more: each try pays the prompt for the same nothing."""
+_MOST_EMPTY = 2
+"""Answers of zero tokens that one provider may give a prompt: each further one would be paid for with the same nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +17,8 @@ class Tries:
     """Failures that cost nothing."""
     billed: int = 0
     """Failures that were, or may have been, billed."""
-    empty: int = 0
-    """Answers of zero tokens."""
+    empty: tuple[str | None, ...] = ()
+    """Who gave an answer of zero tokens, each time."""
     crowded: int = 0
     """Times that the server said: not now."""
 
@@ -28,9 +28,14 @@ class Tries:
             return self
         if outcome.crowded:
             return replace(self, crowded=self.crowded + 1)
-        if outcome.kind == "empty_zero_tokens":
-            return replace(self, empty=self.empty + 1)
-        return replace(self, unbilled=self.unbilled + 1) if outcome.cost_pico == 0 else replace(self, billed=self.billed + 1)
+        empty = (*self.empty, outcome.provider) if outcome.kind == "empty_zero_tokens" else self.empty
+        billed = outcome.cost_pico != 0
+        return replace(self, empty=empty, billed=self.billed + billed, unbilled=self.unbilled + (not billed))
+
+    @property
+    def barren(self) -> tuple[str | None, ...]:
+        """Providers that are not asked again for this prompt: they gave nothing once, and then nothing once more."""
+        return tuple({provider for provider in self.empty if self.empty.count(provider) >= _MOST_EMPTY}) if self.empty else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +47,27 @@ class Step:
     """Seconds before it is asked again."""
     may_pay_twice: bool = False
     """The failed request may have been billed, and so will the next."""
-    pause_all: float = 0.0
-    """Seconds that nothing at all should be sent: what the server asked of one holds for all."""
+    cooldown: float = 0.0
+    """Seconds that whoever refused should be left alone by all: what was asked of one holds for everyone."""
     cut_wait: float | None = None
     """What the server asked for, when it was more than the config lets it."""
 
 
-def next_step(outcome: Outcome, tries: Tries, retry: RetrySection, chance: float) -> Step:
-    """Decide after ``outcome``; ``tries`` counts it already; ``chance`` in [0, 1) spreads the waits, so that not all come back at once."""
+def next_step(outcome: Outcome, tries: Tries, retry: RetrySection, chance: float, *, elsewhere: bool = False) -> Step:
+    """Decide after ``outcome``; ``tries`` counts it already; ``chance`` in [0, 1) spreads the waits, so that not all come back at once.
+
+    ``elsewhere``: some provider may be asked that is not `Tries.barren`.
+    """
     if outcome.verdict is not Verdict.RETRY:
         return Step(outcome.verdict)
-    if tries.unbilled >= retry.attempts or tries.billed > retry.repay or tries.empty > min(_EMPTY_AGAIN, retry.repay):
+    if tries.unbilled >= retry.attempts or tries.billed > retry.repay or (tries.barren and not elsewhere):
         return Step(Verdict.FAIL)
-    failures = tries.crowded if outcome.crowded else tries.unbilled + tries.billed + tries.empty
+    failures = tries.crowded if outcome.crowded else tries.unbilled + tries.billed
     backoff = min(retry.max_wait, retry.base * 2.0 ** min(failures - 1, 30))
     if outcome.asked_wait is None:
-        return Step(Verdict.RETRY, backoff * (0.5 + chance), outcome.cost_pico != 0)
+        wait = backoff * (0.5 + chance)
+        return Step(Verdict.RETRY, wait, outcome.cost_pico != 0, wait if outcome.crowded and outcome.provider is not None else 0.0)
     asked = min(outcome.asked_wait, retry.server_wait)
     wait = asked + chance * max(retry.base, asked / 4)
     cut = outcome.asked_wait if outcome.asked_wait > asked else None
-    return Step(Verdict.RETRY, wait, outcome.cost_pico != 0, asked if outcome.crowded else 0.0, cut)
+    return Step(Verdict.RETRY, wait, outcome.cost_pico != 0, asked if outcome.crowded or outcome.outage else 0.0, cut)

@@ -45,7 +45,7 @@ def drive(
     watch = Watch(before.prompts, before.cached)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with _few_collections(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with few_collections(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
             engine = runner.run(_session(job, outputs, folder, Budget(dataset, build, *spent), watch, before))
     finally:
         for number, handler in handlers.items():  # the event loop has put the defaults in their place
@@ -72,7 +72,7 @@ async def _session(job: Job, outputs: Outputs, folder: Path, budget: Budget, wat
 
 
 @contextlib.contextmanager
-def _few_collections() -> Iterator[None]:
+def few_collections() -> Iterator[None]:
     """Look for reference cycles seldom: thousands of live connections would be searched through again and again, a third of all the work, and hold none."""
     before = gc.get_threshold()
     gc.freeze()

@@ -45,7 +45,7 @@ def run(config: Config, *, prompts: Path, record: Path, model: Path, responses: 
         if outputs.responses_from_elsewhere():
             for line in restore(responses, timings, db).lines(responses):
                 say(line)
-        before = survey(prompts, asker, db, config.sampling.most_tokens)
+        before = survey(prompts, asker, db, config.sampling.max_tokens)
         if before.new == 0:
             say(f"generate: the ledger answers all {before.prompts} prompts; nothing is sent")
             outputs.refresh(before)

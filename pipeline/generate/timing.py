@@ -20,7 +20,8 @@ def quantile(ordered: "array[float] | list[float]", share: float) -> float:
 def busy(starts: "array[float]", seconds: "array[float]") -> float:
     """Length of the union of the intervals: nights between two runs do not count."""
     total, end = 0.0, float("-inf")
-    for start, length in sorted(zip(starts, seconds, strict=True)):
+    for place in sorted(range(len(starts)), key=starts.__getitem__):
+        start, length = starts[place], seconds[place]
         if start + length > end:
             total += start + length - max(start, end)
             end = start + length

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from pipeline.generate.money import to_usd
@@ -35,21 +36,26 @@ class Watch:
     def __enter__(self) -> "Watch":
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.text import Text
 
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.completed}/{task.total}"),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[facts]}"),
-            )
-            self._bar = Progress(*columns, console=Console(stderr=True), auto_refresh=False)
-            self._task = self._bar.add_task("generate", total=self.total, completed=self.cached, facts="")
+            watch = self
+
+            class Display(Progress):
+                """The bar, and below it a line of facts."""
+
+                def get_renderables(self) -> Iterator[Any]:
+                    yield self.make_tasks_table(self.tasks)
+                    yield Text(watch.facts(), no_wrap=True, overflow="ellipsis")
+
+            columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Display(*columns, console=Console(stderr=True), auto_refresh=False, expand=True)
+            self._task = self._bar.add_task("generate", total=self.total, completed=self.cached)
             self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.in_flight = 0
         if self._bar is not None:
             self.tick()
             self._bar.stop()
@@ -64,7 +70,7 @@ class Watch:
     def tick(self) -> None:
         """Refresh what is shown."""
         if self._bar is not None:
-            self._bar.update(self._task, completed=self.cached + self.answered + self.failed.total(), facts=self.facts())
+            self._bar.update(self._task, completed=self.cached + self.answered + self.failed.total())
             self._bar.refresh()
         elif time.monotonic() - self._last_line >= _LINE_EVERY:
             self._last_line = time.monotonic()
@@ -77,9 +83,9 @@ class Watch:
 
     def facts(self) -> str:
         """Rate, cost, tokens and errors, on one line."""
-        uncertain = f" (+ at most ${to_usd(self.uncertain_pico):.4f} uncertain)" if self.uncertain_pico else ""
+        uncertain = f" + up to ${to_usd(self.uncertain_pico):.4f}" if self.uncertain_pico else ""
         errors = self.failed.total()
-        return f"{self.rate():.1f}/s | ${to_usd(self.pico):.4f}{uncertain} | {self.tokens:,} tokens | {self.in_flight} in flight | {errors} failed, {self.retried} retried"
+        return f"{self.rate():.1f}/s | ${to_usd(self.pico):.4f}{uncertain} | {self.tokens:,} tokens | {errors} failed, {self.retried} retried | {self.in_flight} in flight"
 
     def _left(self, done: int) -> str:
         rate = self.rate()

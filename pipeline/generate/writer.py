@@ -5,12 +5,10 @@ import hashlib
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.errors import AerieError
 from pipeline.generate.ledger import store_error
@@ -23,24 +21,29 @@ _CHUNK = 200
 """Rows of one statement, below SQLite's limit of 32,766 values."""
 
 _NEW = "INSERT INTO attempts(id, key, dataset, purse, run, charge_pico, charge_tokens, sent_at, state) VALUES {rows}"
-_SETTLE = """WITH v(id, state, charge_pico, charge_tokens, cost_pico, prompt_tokens, completion_tokens, kind, message, status, provider, model, policy, seconds) AS (VALUES {rows})
+_SETTLE = """WITH v(id, state, charge_pico, charge_tokens, cost_pico, prompt_tokens, completion_tokens, kind, message, status, provider, model, policy, seconds, generation) AS (VALUES {rows})
 UPDATE attempts SET state=v.state, charge_pico=v.charge_pico, charge_tokens=v.charge_tokens, cost_pico=v.cost_pico, prompt_tokens=v.prompt_tokens,
-completion_tokens=v.completion_tokens, kind=v.kind, message=v.message, status=v.status, provider=v.provider, model=v.model, policy=v.policy, seconds=v.seconds
+completion_tokens=v.completion_tokens, kind=v.kind, message=v.message, status=v.status, provider=v.provider, model=v.model, policy=v.policy, seconds=v.seconds,
+generation=coalesce(v.generation, attempts.generation)
 FROM v WHERE attempts.id=v.id"""
+_NOTE = "UPDATE attempts SET generation=? WHERE id=?"
 _BODY = "INSERT INTO bodies(attempt, sha256, body) VALUES {rows}"
 _ANSWER = "INSERT OR REPLACE INTO answers(key, attempt) VALUES {rows}"
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """How an attempt ended."""
 
     attempt: int
     key: str
     state: str
     values: tuple[Any, ...]
-    """In the order of the UPDATE, from charge_pico to seconds."""
+    """In the order of the UPDATE, from charge_pico to generation."""
     body: bytes | None
+
+
+_Item = tuple[str, Any, "asyncio.Future[None] | None"]
+"""What is to be done, with what, and who waits for it."""
 
 
 class Writer:
@@ -51,7 +54,7 @@ class Writer:
         self._db = db
         self._path = path
         self._loop = loop
-        self._queue: SimpleQueue[tuple[str, Any, asyncio.Future[None]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="ledger")
         self._error: AerieError | None = None
         self._thread.start()
@@ -63,6 +66,10 @@ class Writer:
     def settle(self, settlement: Settlement) -> "asyncio.Future[None]":
         """Write how an attempt ended, with the bytes that came."""
         return self._put("settle", settlement)
+
+    def note(self, attempt: int, generation: str) -> None:
+        """Write under which id the router knows a request whose answer is still on its way. Nobody waits for it."""
+        self._queue.put(("note", (generation, attempt), None))
 
     def close(self) -> None:
         """Commit everything handed over so far, and end the thread."""
@@ -89,21 +96,21 @@ class Writer:
             if ended:
                 return
 
-    def _commit(self, batch: list[tuple[str, Any, "asyncio.Future[None]"]]) -> None:
+    def _commit(self, batch: list[_Item]) -> None:
         if self._error is None:
             try:
                 self._write(batch)
             except sqlite3.Error as error:
                 self._error = store_error(self._path, error)
-        resolve: Callable[[], None] = lambda: _resolve([future for _, _, future in batch], self._error)  # noqa: E731
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(resolve)
+            self._loop.call_soon_threadsafe(_resolve, [future for _, _, future in batch if future is not None], self._error)
 
-    def _write(self, batch: list[tuple[str, Any, "asyncio.Future[None]"]]) -> None:
+    def _write(self, batch: list[_Item]) -> None:
         settled: list[Settlement] = [row for what, row, _ in batch if what == "settle"]
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._many(_NEW, [(*row, "sent") for what, row, _ in batch if what == "new"])
+            self._db.executemany(_NOTE, [row for what, row, _ in batch if what == "note"])
             self._many(_SETTLE, [(row.attempt, row.state, *row.values) for row in settled])
             self._many(_BODY, [(row.attempt, hashlib.sha256(row.body).digest(), row.body) for row in settled if row.body is not None])
             self._many(_ANSWER, [(row.key, row.attempt) for row in settled if row.state == "answer"])

@@ -9,11 +9,16 @@ import orjson
 from pipeline.conversation import check_messages, check_tools, show
 from pipeline.errors import InputError
 from pipeline.prompts.config import ColumnsSection
+from pipeline.prompts.exact import exact_json
+from pipeline.prompts.tools import check_schemas
 from pipeline.schema.prompts import Prompt
 
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant", "bot": "assistant", "model": "assistant"}
 ROLES |= {"system": "system", "tool": "tool", "function": "tool", "observation": "tool"}
 """ShareGPT's `from` to the API's `role`."""
+
+_MEDIA = frozenset({"audio", "image", "images", "image_url", "video", "videos", "files", "attachments"})
+"""Fields of a message that hold no text."""
 
 _ID = Prompt.model_fields["id"].metadata[0].pattern
 _ID_LENGTH = 16
@@ -21,8 +26,16 @@ _ID_LENGTH = 16
 
 
 def content_hash(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> bytes:
-    """Digest of what is asked, the same whatever the order of keys in the source."""
-    return hashlib.sha256(orjson.dumps([messages, tools or None], option=orjson.OPT_SORT_KEYS)).digest()
+    """Digest of what is asked, the same whatever the order of keys in the source.
+
+    Raises:
+        InputError: it holds what JSON cannot, such as a date or a picture out of a Parquet file.
+
+    """
+    try:
+        return hashlib.sha256(orjson.dumps([messages, tools or None], option=orjson.OPT_SORT_KEYS)).digest()
+    except TypeError as error:
+        raise InputError(f"the messages and tools must be JSON: {error}") from None
 
 
 def to_prompt(row: Any, columns: ColumnsSection, *, drop_last_answer: bool) -> Prompt:
@@ -40,10 +53,29 @@ def to_prompt(row: Any, columns: ColumnsSection, *, drop_last_answer: bool) -> P
     if drop_last_answer:
         messages = _without_last_answer(messages)
     check_messages(messages)
+    for number, message in enumerate(messages):
+        _check_text_only(number, message)
+    messages = [{name: value for name, value in message.items() if value is not None or name == "content"} for message in messages]
     if messages[-1]["role"] == "assistant":
         raise InputError("the last message is the assistant's, so nothing is left to answer; end with the user's, or set prompts.drop_last_answer")
     tools = _tools(row, columns)
     return Prompt.model_construct(id=_own_id(row, columns) or content_hash(messages, tools).hex()[:_ID_LENGTH], messages=messages, tools=tools)
+
+
+def _check_text_only(number: int, message: dict[str, Any]) -> None:
+    """Refuse pictures, sound and files: what they cost is not bounded by their bytes, and no token ids of them can be rebuilt."""
+    content = message.get("content")
+    odd = (
+        [part for part in content if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str)]
+        if isinstance(content, list)
+        else []
+    )
+    if odd:
+        raise InputError(
+            f"message {number} ({message['role']}): only text can be asked, as a text or as parts {{'type': 'text', 'text'}}; found {show(odd[0])}"
+        )
+    if media := sorted(_MEDIA & {name for name, value in message.items() if value}):
+        raise InputError(f"message {number} ({message['role']}): only text can be asked; found {media}")
 
 
 def _messages(row: dict[str, Any], columns: ColumnsSection) -> list[dict[str, Any]]:
@@ -87,12 +119,13 @@ def _tools(row: dict[str, Any], columns: ColumnsSection) -> list[dict[str, Any]]
     value = row.get(columns.tools) if columns.tools is not None else None
     if isinstance(value, str):
         try:
-            value = orjson.loads(value) if value.strip() else None
+            value = exact_json(value.encode()) if value.strip() else None
         except orjson.JSONDecodeError as error:
             raise InputError(f"{columns.tools!r} is a text that is not JSON ({error}); found {show(value)}") from None
     if value is None or value == []:
         return None
     check_tools(value)
+    check_schemas(value)
     tools: list[dict[str, Any]] = value
     return tools
 

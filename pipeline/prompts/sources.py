@@ -4,9 +4,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from pipeline.artifacts import open_plain, read_jsonl
+import orjson
+
+from pipeline.artifacts import open_plain, read_lines
 from pipeline.errors import InputError
 from pipeline.prompts.config import PromptsSection
+from pipeline.prompts.exact import exact_json
 
 Located = tuple[str, Any]
 """Where a row is (`file:line`), and the row."""
@@ -33,8 +36,13 @@ def open_source(section: PromptsSection) -> Iterator[Located]:
 
 
 def _lines(path: Path) -> Iterator[Located]:
-    for number, row in read_jsonl(path, _opener(path)):
-        yield f"{path}:{number}", row
+    for number, line in read_lines(path, _opener(path)):
+        try:
+            yield f"{path}:{number}", exact_json(line)
+        except orjson.JSONDecodeError as error:
+            raise InputError(f"{path}:{number}: not JSON: {error}; found {line[:80]!r}") from error
+        except InputError as error:
+            raise InputError(f"{path}:{number}: {error}") from None
 
 
 def _opener(path: Path) -> Callable[[Path], IO[bytes]]:
@@ -60,9 +68,9 @@ def _hub(section: PromptsSection) -> Iterator[Located]:
             f"{section.path}: reading a hub dataset needs the package `datasets`: run `pip install 'aerie[hub]'`, or save the prompts as JSONL"
         ) from None
     name = section.path.removeprefix("hf://")
-    try:
+    try:  # a stream, so rows are fetched, and can fail, one after the other
         rows = datasets.load_dataset(name, section.subset, split=section.split, revision=section.revision, streaming=True)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{section.path}: {error}") from error
-    for number, row in enumerate(rows, 1):
-        yield f"{section.path} {section.split} row {number}", row
+        for number, row in enumerate(rows, 1):
+            yield f"{section.path} {section.split} row {number}", row
+    except (OSError, ValueError, RuntimeError, KeyError, datasets.exceptions.DatasetsError) as error:
+        raise InputError(f"{section.path}: {type(error).__name__}: {error}") from error

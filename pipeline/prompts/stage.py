@@ -2,17 +2,22 @@
 
 import hashlib
 import heapq
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pipeline.artifacts import sha256_file, write_json, write_jsonl
 from pipeline.errors import InputError
-from pipeline.prompts.config import PromptsSection
+from pipeline.prompts.config import ColumnsSection, PromptsSection
 from pipeline.prompts.rows import content_hash, to_prompt
 from pipeline.prompts.sources import Located, open_source
 from pipeline.schema.prompts import Prompt, PromptsSummary
 from pipeline.section import Section
+
+_MOST_NAMES = 50
+"""Names of unused columns that are told apart; more would be no table."""
 
 
 class Config(Section):
@@ -37,12 +42,17 @@ def run(config: Config, *, prompts: Path, summary: Path) -> None:
     kept = tally.taken(rows, section)
     write_jsonl(prompts, (prompt.model_dump() for prompt in kept))
     write_json(summary, tally.summary())
+    if tally.unused:
+        named = ", ".join(f"{name!r} (in {count})" for name, count in sorted(tally.unused.items()))
+        print(f"prompts: {section.path}: of {tally.rows} rows these columns are not used: {named}; prompts.columns says which are", file=sys.stderr)
 
 
 def _check_digest(section: PromptsSection, digest: str | None) -> None:
     if section.path.startswith("hf://"):
         return
     path = Path(section.path)
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; prompts.path names one file, relative to the repository")
     if not path.is_file():
         raise InputError(f"{path}: there is no such file; prompts.path in conf/dataset/ names it, relative to the repository")
     if digest is None:
@@ -57,6 +67,7 @@ class _Tally:
     def __init__(self) -> None:
         self.rows = self.prompts = self.duplicates = self.unique = self.same_content = self.with_tools = 0
         self.turns: Counter[int] = Counter()
+        self.unused: Counter[str] = Counter()
 
     def deduplicated(self, rows: Iterator[Located], section: PromptsSection) -> Iterator[tuple[bytes, Prompt]]:
         """Give each prompt and its content's digest once; a repeated id must repeat its content."""
@@ -67,6 +78,7 @@ class _Tally:
                 prompt = to_prompt(row, section.columns, drop_last_answer=section.drop_last_answer)
             except InputError as error:
                 raise InputError(f"{where}: {error}") from None
+            self._count_unused(row, section.columns)
             name, digest = hashlib.blake2b(prompt.id.encode(), digest_size=16).digest(), content_hash(prompt.messages, prompt.tools)[:16]
             if name not in seen:
                 seen[name] = digest
@@ -75,6 +87,10 @@ class _Tally:
                 self.duplicates += 1
             else:
                 raise InputError(f"{where}: the id {prompt.id!r} was used before for another prompt; ids must be unique: rename it, or leave ids out")
+
+    def _count_unused(self, row: dict[str, Any], columns: ColumnsSection) -> None:
+        for name in row.keys() - set(columns.model_dump().values()):
+            self.unused[name if name in self.unused or len(self.unused) < _MOST_NAMES else "..."] += 1
 
     def taken(self, prompts: Iterator[tuple[bytes, Prompt]], section: PromptsSection) -> Iterator[Prompt]:
         """Apply `sample` and `limit`, and count what is kept."""
@@ -100,6 +116,7 @@ class _Tally:
             left_out=self.rows - self.duplicates - self.prompts,
             same_content=self.same_content,
             with_tools=self.with_tools,
+            unused={name: self.unused[name] for name in sorted(self.unused)},
             turns={str(turns): self.turns[turns] for turns in sorted(self.turns)},
         )
 

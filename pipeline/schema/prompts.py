@@ -32,5 +32,7 @@ class PromptsSummary(Section):
     same_content: int
     """Prompts that ask what an earlier one asks, under another id: kept, and paid for once."""
     with_tools: int
+    unused: dict[str, int] = Field(default_factory=dict)
+    """Columns of the source that no prompt takes, with the number of rows that have them."""
     turns: dict[str, int]
     """Prompts by the number of their messages."""

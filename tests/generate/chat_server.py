@@ -84,6 +84,8 @@ class ChatServer:
         self.script: Script = script or (lambda text, nth: good())
         self.endpoints = [ENDPOINT] if endpoints is None else endpoints
         self.lists_endpoints = True
+        self.generations: dict[str, dict[str, Any]] = {}
+        """What `/generation?id=` says."""
         self.asked: list[str] = []
         self.times: list[float] = []
         self.bodies: list[dict[str, Any]] = []
@@ -156,8 +158,12 @@ class ChatServer:
             self.in_flight -= 1
 
     async def _list(self, first: str, writer: asyncio.StreamWriter) -> None:
-        document = json.dumps({"data": {"id": "m", "endpoints": self.endpoints}}).encode()
-        status = "200 OK" if "/endpoints" in first and self.lists_endpoints else "404 Not Found"
+        if "/generation?id=" in first:
+            bill = self.generations.get(first.split("id=")[1].split(" ")[0])
+            document, found = json.dumps({"data": bill} if bill else {"error": {"code": 404}}).encode(), bill is not None
+        else:
+            document, found = json.dumps({"data": {"id": "m", "endpoints": self.endpoints}}).encode(), "/endpoints" in first and self.lists_endpoints
+        status = "200 OK" if found else "404 Not Found"
         writer.write(f"HTTP/1.1 {status}\r\ncontent-length: {len(document)}\r\n\r\n".encode() + document)
         await writer.drain()
 

@@ -131,3 +131,17 @@ def test_store_without_a_ledger_says_so(repository: tuple[Path, ChatServer]) -> 
     done = aerie(repository[0], "store", "stats")
     assert done.returncode == 2
     assert "there is no ledger yet" in done.stderr
+
+
+def test_store_settle_asks_what_lost_answers_cost(repository: tuple[Path, ChatServer]) -> None:
+    folder, server = repository
+    assert aerie(folder, "store", "settle").returncode == 2
+    build = filled(folder, server)
+    assert build.exists()
+    with sqlite3.connect(folder / "store" / "ledger.sqlite") as db:
+        db.execute("UPDATE attempts SET state='uncertain', cost_pico=NULL, charge_pico=700000000, generation='gen-7'")
+    assert "1 as uncertain as before: not known" in aerie(folder, "store", "settle").stdout
+    server.generations = {"gen-7": {"total_cost": 0.0001}}
+    done = aerie(folder, "store", "settle")
+    assert done.returncode == 0, done.stderr
+    assert "1 requests settled: $0.000100 in place of at most $0.000700" in done.stdout

@@ -71,14 +71,40 @@ def test_an_openai_server_is_known_by_its_address() -> None:
     assert key({"kind": "openai"}) != key({"kind": "openai", "base_url": "http://b/v1"})
 
 
-@pytest.mark.parametrize("extra", [{"model": "x"}, {"max_tokens": 5}, {"max_completion_tokens": 5}, {"provider": {}}, {"stream": True}, {"n": 0}, {"n": "2"}])
-def test_extra_fields_cannot_get_round_the_budget_or_the_policy(extra: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
+EXTRA: dict[str, list[dict[str, Any]]] = {
+    "has a key of its own": [{"model": "x"}, {"max_tokens": 5}, {"max_completion_tokens": 5}, {"provider": {}}, {"Temperature": 0}, {"return_token_ids": True}],
+    "can cost more than tokens": [{"plugins": [{"id": "web"}]}, {"web_search_options": {}}, {"enable_search": True}, {"service_tier": "priority"}],
+    "decides who answers": [{"models": ["a", "b"]}, {"route": "fallback"}, {"preset": "p"}, {"extra_body": {"n": 2}}],
+    "asks for several answers": [{"n": 2}, {"n": 1}, {"best_of": 4}],
+    "changes what the model is asked": [{"transforms": ["middle-out"]}, {"tools": []}, {"messages": []}, {"functions": []}],
+    "changes the form of the answer": [{"stream": True}],
+    "not JSON": [{"min_p": 2**70}],
+}
+
+
+@pytest.mark.parametrize(("why", "extra"), [(why, extra) for why, cases in EXTRA.items() for extra in cases], ids=str)
+def test_extra_fields_cannot_get_round_the_budget_or_the_policy(why: str, extra: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=why):
         SamplingSection.model_validate({"temperature": 1, "top_p": 1, "max_tokens": 10, "extra": extra})
 
 
-def test_several_choices_reserve_for_each() -> None:
-    assert SamplingSection(temperature=1, top_p=1, max_tokens=10, extra={"n": 3}).most_tokens == 30
+def test_extra_fields_that_only_decide_sampling_are_sent() -> None:
+    extra = {
+        "top_k": 40,
+        "min_p": 0.1,
+        "reasoning": {"effort": "low"},
+        "chat_template_kwargs": {"thinking": True},
+        "stop": ["x"],
+        "response_format": {"type": "text"},
+    }
+    assert SamplingSection(temperature=1, top_p=1, max_tokens=10, extra=extra).extra == extra
+
+
+@pytest.mark.parametrize("model", ["a/b:online", "openrouter/auto", "@preset/mine", "a/b@preset/mine"])
+def test_a_model_name_cannot_buy_extras_or_leave_the_choice_to_the_router(model: str) -> None:
+    with pytest.raises(ValidationError, match="model"):
+        ProviderSection(kind="openrouter", model=model)
+    assert ProviderSection(kind="openai", base_url="http://a/v1", model=model).model == model
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "https://user:secret@host/v1", "https://host/v1?key=secret", "host/v1"])

@@ -14,7 +14,10 @@ RETRY = RetrySection(attempts=3, repay=1, base=1, max_wait=8, server_wait=100)
 FREE = Outcome(Verdict.RETRY, "connect")
 PAID = Outcome(Verdict.RETRY, "provider_error", cost_pico=5)
 UNCERTAIN = Outcome(Verdict.RETRY, "deadline", cost_pico=None)
-EMPTY = Outcome(Verdict.RETRY, "empty_zero_tokens", cost_pico=5)
+EMPTY = Outcome(Verdict.RETRY, "empty_zero_tokens", cost_pico=5, provider="A")
+FREE_EMPTY = Outcome(Verdict.RETRY, "empty_zero_tokens", cost_pico=0, provider="A")
+EMPTY_OF_B = Outcome(Verdict.RETRY, "empty_zero_tokens", cost_pico=5, provider="B")
+EMPTY_OF_NOBODY = Outcome(Verdict.RETRY, "empty_zero_tokens", cost_pico=0)
 BUSY = Outcome(Verdict.RETRY, "http_429", crowded=True)
 
 
@@ -36,6 +39,7 @@ CASES = [
     Case("a paid failure counts the same", [PAID, UNCERTAIN], Verdict.FAIL),
     Case("an empty answer is asked for once more", [EMPTY], Verdict.RETRY, True),
     Case("and then it is what it is", [EMPTY, EMPTY], Verdict.FAIL),
+    Case("so with a provider whose name is not known", [EMPTY_OF_NOBODY] * 2, Verdict.FAIL),
     Case("rate limits do not use up attempts", [BUSY] * 50, Verdict.RETRY),
     Case("nor do they hide failures", [*[BUSY] * 50, FREE, FREE, FREE], Verdict.FAIL),
 ]
@@ -50,6 +54,28 @@ def test_table(case: Case) -> None:
     assert (step.verdict, step.may_pay_twice) == (case.verdict, case.may_pay_twice)
 
 
+@pytest.mark.parametrize(
+    ("outcomes", "elsewhere", "verdict", "barren"),
+    [
+        ([EMPTY], False, Verdict.RETRY, set()),
+        ([EMPTY, EMPTY], False, Verdict.FAIL, {"A"}),
+        ([EMPTY, EMPTY], True, Verdict.RETRY, {"A"}),
+        ([FREE_EMPTY, FREE_EMPTY], False, Verdict.FAIL, {"A"}),
+        ([EMPTY, EMPTY_OF_B], False, Verdict.RETRY, set()),
+        ([EMPTY, EMPTY, EMPTY_OF_B], True, Verdict.RETRY, {"A"}),
+        ([EMPTY, EMPTY_OF_B, EMPTY, EMPTY_OF_B], True, Verdict.FAIL, {"A", "B"}),
+    ],
+)
+def test_a_provider_that_gives_nothing_is_asked_once_more_and_others_as_often_as_may_be_paid(
+    outcomes: list[Outcome], elsewhere: bool, verdict: Verdict, barren: set[str]
+) -> None:
+    tries = Tries()
+    for outcome in outcomes:
+        tries = tries.after(outcome)
+    step = next_step(outcomes[-1], tries, RETRY.model_copy(update={"repay": 3}), 0.5, elsewhere=elsewhere)
+    assert (step.verdict, set(tries.barren)) == (verdict, barren)
+
+
 def test_repay_zero_never_pays_twice() -> None:
     never = RETRY.model_copy(update={"repay": 0})
     for outcome in (PAID, UNCERTAIN, EMPTY):
@@ -61,7 +87,7 @@ def test_thirty_workers_told_to_wait_come_back_at_different_moments_and_none_too
     steps = [next_step(told, Tries().after(told), RETRY, number / 30) for number in range(30)]
     assert min(step.wait for step in steps) >= 20
     assert len({step.wait for step in steps}) >= 25
-    assert all(step.pause_all == 20 for step in steps)
+    assert all(step.cooldown == 20 for step in steps)
 
 
 def test_a_huge_wait_is_cut_and_reported() -> None:

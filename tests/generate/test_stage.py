@@ -1,11 +1,14 @@
 """The stage as a whole, over real HTTP, against a real ledger."""
 
+import io
+
 import pytest
+from rich.console import Console
 
 from pipeline.errors import BudgetError, ProviderError
 from pipeline.generate import ledger
-from pipeline.store import collect
-from tests.generate.chat_server import good
+from pipeline.store import collect, stats
+from tests.generate.chat_server import error, good
 from tests.generate.conftest import Bench
 
 
@@ -65,3 +68,22 @@ def test_a_refused_policy_names_each_endpoint_and_why(bench: Bench) -> None:
     bench.provider = {"deny": ["Alpha"]}
     with pytest.raises(ProviderError, match=r"Alpha \(alpha\): in provider.deny"):
         bench.ask("a")
+
+
+def test_the_stores_table_counts_what_was_sent_and_fits_80_columns(bench: Bench) -> None:
+    """A request whose row was written and which a signal then kept from leaving is neither sent nor failed."""
+    bench.dataset = "a_dataset_with_quite_a_long_name"
+    bench.server.script = lambda text, _: error(400) if text == "bad" else good()
+    bench.ask("a", "b", "bad")
+    with ledger.opened(bench.folder / "store") as db:
+        db.execute(
+            "INSERT INTO attempts(key, dataset, purse, run, state, charge_pico, charge_tokens, kind) VALUES('k', ?, 'real', 1, 'failed', 0, 0, 'unsent')",
+            (bench.dataset,),
+        )
+        console = Console(file=io.StringIO(), width=80)
+        console.print(stats(db, bench.folder / "store"))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert next(line for line in lines if line.lstrip().startswith("a_dataset")).split()[1:] == ["real", "3", "2", "1", "0", "10", "$0.0000", "$0.0000"]
+    for name in ("dataset", "money", "sent", "answers", "failed", "open", "tokens", "spent", "or up to"):
+        assert any(name in line for line in lines), name

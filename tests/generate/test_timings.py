@@ -83,5 +83,5 @@ def test_status_shows_each_providers_latency(bench: Bench, monkeypatch: pytest.M
     show_speed(["some", "other"], console)
     assert isinstance(console.file, io.StringIO)
     line = next(text for text in console.file.getvalue().splitlines() if "[b]Alpha" in text)
-    assert line.split("│")[3].strip() == "2"
-    assert float(line.split("│")[4]) >= 0.05
+    assert line.split()[:3] == ["some", "[b]Alpha", "2"]
+    assert float(line.split()[3]) >= 0.05

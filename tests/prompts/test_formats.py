@@ -111,6 +111,58 @@ def test_a_contradictory_section_is_refused(section: dict[str, Any], complaint: 
         PromptsSection.model_validate(section)
 
 
+def test_fields_that_a_parquet_file_fills_with_nulls_are_not_asked(tmp_path: Path) -> None:
+    messages = [[{"role": "user", "content": "a", "name": None}], [{"role": "user", "content": "b", "name": "Ada"}]]
+    pq.write_table(pa.table({"messages": messages}), tmp_path / "s.parquet")
+    assert [row["messages"][0].get("name", "absent") for row in prepare(tmp_path / "s.parquet")] == ["absent", "Ada"]
+
+
+def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
+    messages = [[{"role": "user", "content": "a", "picture": b"x"}]]
+    pq.write_table(pa.table({"messages": messages}), tmp_path / "s.parquet")
+    with pytest.raises(InputError, match=r"s\.parquet: row 1: the messages and tools must be JSON"):
+        prepare(tmp_path / "s.parquet")
+
+
+def hub(folder: Path, **section: Any) -> list[dict[str, Any]]:
+    """Read a folder as the hub's library reads a dataset, without a network."""
+    pytest.importorskip("datasets", reason="the extra `hub` is not installed")
+    config = Config.model_validate({"prompts": {"path": f"hf://{folder}", "revision": "0" * 40, **section}, "digest": None})
+    out = folder.parent / "prompts.jsonl"
+    run(config, prompts=out, summary=folder.parent / "prompts.json")
+    return [json.loads(line) for line in out.read_text().split("\n") if line]
+
+
+def test_a_hub_datasets_lines(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    write(tmp_path / "set" / "train.jsonl", TEXT)
+    rows = hub(tmp_path / "set")
+    assert [(row["id"], row["messages"]) for row in rows] == [(row["id"], row["messages"]) for row in ROWS]
+
+
+def test_a_hub_datasets_conversations_in_parquet_and_another_split(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    turns = [[{"from": "human", "value": f"Hi {number}"}, {"from": "gpt", "value": "Hello"}] for number in range(3)]
+    pq.write_table(pa.table({"conversations": turns}), tmp_path / "set" / "test.parquet")
+    rows = hub(tmp_path / "set", split="test", columns={"messages": None, "conversations": "conversations"}, drop_last_answer=True, limit=2)
+    assert [row["messages"] for row in rows] == [[{"role": "user", "content": f"Hi {number}"}] for number in range(2)]
+
+
+@pytest.mark.parametrize("section", [{"split": "nowhere"}, {"subset": "unheard_of"}])
+def test_a_part_that_the_hub_dataset_lacks_is_one_message(tmp_path: Path, section: dict[str, Any]) -> None:
+    (tmp_path / "set").mkdir()
+    write(tmp_path / "set" / "train.jsonl", TEXT)
+    with pytest.raises(InputError, match=r"hf://.*set: "):
+        hub(tmp_path / "set", **section)
+
+
+def test_a_damaged_hub_dataset_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    write(tmp_path / "set" / "train.jsonl", b'{"messages": [\n')
+    with pytest.raises(InputError, match=r"hf://.*set: "):
+        hub(tmp_path / "set")
+
+
 def test_a_hub_dataset_without_the_extra_says_what_to_install(tmp_path: Path) -> None:
     config = Config.model_validate({"prompts": {"path": "hf://a/b", "revision": "0" * 40}, "digest": None})
     with pytest.raises(InputError, match=r"pip install 'aerie\[hub\]'|hf://a/b"):

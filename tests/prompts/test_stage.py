@@ -52,6 +52,14 @@ def test_one_id_for_two_prompts_is_refused(tmp_path: Path) -> None:
         prepare(tmp_path, lines(asked("a", id="x"), asked("b", id="x")))
 
 
+def tools(parameters: str, kind: str = "function") -> str:
+    return f'{{"messages": [{{"role": "user", "content": "x"}}], "tools": [{{"type": "{kind}", "function": {{"name": "f", "parameters": {parameters}}}}}]}}'
+
+
+def parts(text: str) -> str:
+    return f'{{"messages": [{{"role": "user", "content": [{text}]}}]}}'
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
@@ -65,12 +73,55 @@ def test_one_id_for_two_prompts_is_refused(tmp_path: Path) -> None:
         ('{"messages": [{"role": "user", "content": "x"}], "id": "../x"}', r"some\.jsonl:2: 'id' must be"),
         ('{"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}]}', r"some\.jsonl:2: tool 0 must be"),
         ('{"messages": [{"role": "user", "content": "\\ud83d"}]}', r"some\.jsonl:2: not JSON"),
+        (
+            tools('{"type": "object", "properties": {"x": {"maximum": 18446744073709551616}}}'),
+            r"some\.jsonl:2: the number 18446744073709551616 does not fit 64 bits",
+        ),
+        (tools('{"type": "object", "minimum": -' + "9" * 30 + "}"), r"some\.jsonl:2: the number -999"),
+        (tools('{"type": "object", "properties": 3}'), r"some\.jsonl:2: tool 0 \(f\): 'parameters' is no JSON Schema: properties: 3 is not of type 'object'"),
+        (tools('{"type": "strin"}'), r"some\.jsonl:2: tool 0 \(f\): 'parameters' must be a JSON Schema of type object; found type \"strin\""),
+        (tools('{"properties": {"x": {"type": "strin"}}}'), r"some\.jsonl:2: tool 0 \(f\): 'parameters' is no JSON Schema: properties\.x\.type"),
+        (tools('"none"'), r"some\.jsonl:2: tool 0 \(f\): 'parameters' must be a JSON Schema of an object"),
+        (tools("{}", kind="openrouter:web_search"), r"some\.jsonl:2: tool 0 is of type \"openrouter:web_search\"; only functions"),
+        (
+            parts('{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}'),
+            r"some\.jsonl:2: message 0 \(user\): only text",
+        ),
+        (parts('"bare"'), r"some\.jsonl:2: message 0 \(user\): only text"),
+        (
+            '{"messages": [{"role": "user", "content": "x", "images": ["a.png"]}]}',
+            r"some\.jsonl:2: message 0 \(user\): only text can be asked; found \['images'\]",
+        ),
     ],
 )
 def test_a_malformed_line_is_named_and_nothing_is_written(tmp_path: Path, line: str, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         prepare(tmp_path, lines(USER) + line + "\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["some.jsonl"]
+
+
+def test_text_in_parts_and_tools_with_a_schema_are_asked_as_they_are(tmp_path: Path) -> None:
+    text = (
+        parts('{"type": "text", "text": "x"}, {"type": "text", "text": "y"}')
+        + "\n"
+        + tools('{"type": "object", "properties": {"x": {"maximum": 18446744073709551615}}}')
+        + "\n"
+    )
+    rows, _ = prepare(tmp_path, text)
+    assert len(rows[0]["messages"][0]["content"]) == 2
+    assert rows[1]["tools"][0]["function"]["parameters"]["properties"]["x"]["maximum"] == 2**64 - 1
+
+
+def test_columns_that_are_not_used_are_counted_and_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    _, summary = prepare(tmp_path, lines(asked("a", tool=[]), asked("b", tool=[], source="x"), asked("c", id="c", tools=None)))
+    assert summary["unused"] == {"source": 1, "tool": 2}
+    assert "of 3 rows these columns are not used: 'source' (in 1), 'tool' (in 2)" in capfd.readouterr().err
+
+
+def test_a_folder_is_no_file(tmp_path: Path) -> None:
+    config = Config.model_validate({"prompts": {"path": str(tmp_path)}, "digest": None})
+    with pytest.raises(InputError, match="is a folder"):
+        run(config, prompts=tmp_path / "p", summary=tmp_path / "s")
 
 
 def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:

@@ -1,0 +1,152 @@
+"""What a lost answer cost, asked for afterwards."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.errors import ProviderError
+from pipeline.generate import ledger
+from pipeline.generate.config import ProviderSection
+from pipeline.generate.money import PICO
+from pipeline.generate.settling import Settled, bill_of, settle
+from pipeline.http import Reply
+from tests.generate.chat_server import Answer, completion, good
+from tests.generate.conftest import Bench
+
+BILL = {"id": "gen-7", "total_cost": 0.00003, "native_tokens_prompt": 10, "native_tokens_completion": 5, "provider_name": "Alpha", "model": "m"}
+
+
+def cut(generation: str | None = "gen-7") -> Answer:
+    answer = good()
+    return Answer(body=answer.body, cut=40, headers={"X-Generation-Id": generation} if generation else {})
+
+
+def settled(bench: Bench) -> Settled:
+    with ledger.opened(bench.folder / "store") as db:
+        return settle(db, bench.config().provider)
+
+
+def test_a_body_cut_short_is_booked_with_what_it_cost(bench: Bench) -> None:
+    bench.provider = {"retry": {"repay": 0}}
+    bench.server.script = lambda *_: cut()
+    bench.ask("a")
+    worst = bench.attempts()[0]["charge_pico"]
+    assert bench.summary()["uncertain_requests"] == 1
+    bench.server.generations = {"gen-7": BILL}
+    found = settled(bench)
+    assert (found.settled, found.cost_pico, found.charged_pico) == (1, 0.00003 * PICO, worst)
+    (row,) = bench.attempts()
+    assert (row["state"], row["kind"], row["cost_pico"], row["charge_pico"]) == ("failed", "cut_short", 0.00003 * PICO, 0.00003 * PICO)
+    assert (row["prompt_tokens"], row["completion_tokens"], row["charge_tokens"], row["provider"]) == (10, 5, 5, "Alpha")
+    assert settled(bench).settled == 0
+    bench.server.script = lambda *_: good()
+    bench.run()
+    assert bench.summary()["cost_usd"] == pytest.approx(0.00005)
+    assert bench.summary()["uncertain_requests"] == 0
+
+
+def test_what_cannot_be_known_stays_as_it_is_and_is_counted(bench: Bench) -> None:
+    bench.provider = {"retry": {"repay": 0}, "concurrency": 1}
+    answers = {"dropped": Answer(drop=True), "anonymous": cut(None), "forgotten": cut("gen-8"), "odd": cut("gen-9")}
+    bench.server.script = lambda text, _: answers[text]
+    bench.ask(*answers)
+    before = bench.attempts()
+    bench.server.generations = {"gen-9": {**BILL, "total_cost": -1}}
+    found = settled(bench)
+    assert (found.settled, found.untraceable, found.unknown.total(), len(found.unknown)) == (0, 2, 2, 2)
+    assert found.untraceable_pico == sum(row["charge_pico"] for row in before[:2])
+    assert bench.attempts() == before
+
+
+def test_an_answer_that_states_no_cost_gets_one(bench: Bench) -> None:
+    bench.server.script = lambda *_: Answer(body=good(cost=None).body, headers={"X-Generation-Id": "gen-7"})
+    bench.ask("a")
+    assert bench.summary()["uncertain_requests"] == 1
+    bench.server.generations = {"gen-7": BILL}
+    assert settled(bench).settled == 1
+    bench.run()
+    assert bench.rows()[0]["cost_usd"] == 0.00003
+    assert bench.summary()["uncertain_requests"] == 0
+    assert len(bench.server.asked) == 1
+
+
+def test_an_id_is_on_the_disk_while_its_body_is_still_awaited(bench: Bench) -> None:
+    """Killed between the headers and the body, as by a power cut: the id is known all the same."""
+    bench.server.script = lambda *_: Answer(trickle=b" ", headers={"X-Generation-Id": "gen-7"})
+    bench.write("a")
+    command = [sys.executable, "-m", "tests.generate.child", str(bench.folder), bench.server.url, "4", bench.dataset]
+    child = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "AERIE_STORE": str(bench.folder / "store")})
+    _until(lambda: bool(_noted(bench.folder / "store" / ledger.FILE)))
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    bench.server.generations = {"gen-7": BILL}
+    with ledger.opened(bench.folder / "store") as db:
+        assert ledger.settle_orphans(db) == 1
+    assert settled(bench).settled == 1
+
+
+def _noted(path: Path) -> list[Any]:
+    if not path.exists():
+        return []
+    with sqlite3.connect(path) as db:
+        try:
+            return db.execute("SELECT generation FROM attempts WHERE generation IS NOT NULL").fetchall()
+        except sqlite3.OperationalError:
+            return []
+
+
+def _until(done: Any) -> None:
+    end = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_only_openrouter_can_be_asked(bench: Bench) -> None:
+    bench.ask("a")
+    with ledger.opened(bench.folder / "store") as db, pytest.raises(ProviderError, match="only OpenRouter"):
+        settle(db, ProviderSection(kind="openai", model="m", base_url=bench.server.url))
+
+
+def test_a_refused_key_ends_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.provider = {"retry": {"repay": 0}}
+    bench.server.script = lambda *_: cut()
+    bench.ask("a")
+    reply = Reply(401, b"no")
+    monkeypatch.setattr("pipeline.http.Client.get", lambda *_: _now(reply))
+    with pytest.raises(ProviderError, match="refuses the key"):
+        settled(bench)
+
+
+async def _now(reply: Reply) -> Reply:
+    return reply
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"data": []}', b'{"data": {"total_cost": "x"}}', b'{"data": {"total_cost": 1e300}}'])
+def test_a_bill_that_is_none(body: bytes) -> None:
+    assert bill_of(Reply(200, body)) is None
+
+
+def test_a_bill_with_a_key_of_ones_own_upstream() -> None:
+    found = bill_of(Reply(200, b'{"data": {"total_cost": 0.25, "is_byok": true, "upstream_inference_cost": 1.5}}'))
+    assert found is not None
+    assert found.cost_pico == 1.75 * PICO
+
+
+def test_a_ledger_of_the_first_version_is_brought_up_to_date(bench: Bench) -> None:
+    bench.ask("a")
+    path = bench.folder / "store" / ledger.FILE
+    with sqlite3.connect(path) as db:
+        db.executescript("ALTER TABLE attempts DROP COLUMN generation; PRAGMA user_version=1;")
+    with ledger.opened(bench.folder / "store", readonly=True) as db:
+        assert ledger.spending(db, "real").tokens == 5
+    assert bench.run()[0]["response"] == completion()
+    assert bench.ask("a", "b")[1]["error"] is None
+    assert len(bench.server.asked) == 2
