@@ -113,6 +113,7 @@ EDITS = [
     ("conf/extract/default.yaml", swap("dtype: bfloat16", "dtype: float32"), "extract"),
     ("conf/train/default.yaml", swap("lr: 0.00", "lr: 0.01"), "train"),
     ("conf/train/default.yaml", swap("seed: 0", "seed: 1"), "train"),
+    ("conf/train/default.yaml", swap("loss_mask: completion+tools", "loss_mask: completion"), "train"),
     ("conf/evaluate/default.yaml", swap("draft_tokens: 4", "draft_tokens: 5"), "evaluate"),
     # unused choices
     ("conf/target/qwen3.yaml", swap("revision: null", "revision: abc"), ""),
