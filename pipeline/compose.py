@@ -132,13 +132,6 @@ def target_section(name: str) -> TargetSection:
         raise ConfigError(f"{CONF}/target/{name}.yaml:\n  " + "\n  ".join(map(mistake, error.errors()))) from error
 
 
-def _merged(base: Any, over: Any) -> Any:
-    """``base`` with the keys of ``over`` laid on top, deeply."""
-    if isinstance(base, dict) and isinstance(over, dict):
-        return {**base, **{key: _merged(base.get(key), value) for key, value in over.items()}}
-    return over
-
-
 def _digest(path: str, where: str) -> str | None:
     """Digest of a prompt file, which must lie under data/, so that DVC sees it change; a hub dataset is known by its pinned revision."""
     if path.startswith("hf://"):
@@ -173,7 +166,7 @@ def build_config(params: Params) -> BuildConfig:
     for name in names:
         dataset = tree["datasets"][name]
         if isinstance(dataset, dict):
-            dataset["audit"] = _merged(tree.get("audit"), dataset.get("audit") or {})
+            dataset["audit"] = dataset.get("audit") or {}
     config = validate({**tree, "names": names, "inputs": {}}, choices, params.overrides)
     inputs = {name: _digest(config.datasets[name].prompts.path, f"datasets.{name}.prompts.path") for name in names}
     inputs["evaluate"] = _digest(config.evaluate.path, "evaluate.path")

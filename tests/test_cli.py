@@ -60,7 +60,7 @@ def test_an_unknown_command_lists_the_known(capsys: pytest.CaptureFixture[str]) 
         (["audit"], "takes DATASET, one of ['code']"),
         (["audit", "nowhere"], "no dataset 'nowhere' in params.yaml; there are ['code']"),
         (["train", "code"], "takes no argument"),
-        (["audit", "code"], "has no 'datasets.code.audit'"),
+        (["audit", "code"], "has no 'audit'"),
     ],
 )
 def test_a_stage_says_what_it_takes(

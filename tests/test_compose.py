@@ -81,9 +81,18 @@ def test_a_dataset_can_tighten_its_own_audit(project: Path) -> None:
     with (project / "conf/dataset/code.yaml").open("a") as file:
         file.write("audit:\n  gate:\n    min_accepted: 77\n")
     config = build_config(Params(["code", "tools"], []))
-    assert config.datasets["code"].audit.gate.min_accepted == 77
-    assert config.datasets["tools"].audit == config.audit
-    assert config.datasets["code"].audit.gate.max_error_rate == config.audit.gate.max_error_rate
+    assert config.datasets["code"].audit == {"gate": {"min_accepted": 77}}
+    assert config.datasets["tools"].audit == {}
+
+
+def test_a_dataset_s_own_audit_is_checked_as_it_will_be_used(project: Path) -> None:
+    with (project / "conf/dataset/code.yaml").open("a") as file:
+        file.write("audit: {gate: {min_accepted: few}, token_loop: {max_runs: 8}}\n")
+    found = mistake()
+    assert "2 mistakes" in found
+    assert "datasets.code.audit.gate.min_accepted: Input should be a valid integer" in found
+    assert "datasets.code.audit.token_loop.max_runs: no such key; found 8; known here: ['max_run', 'max_share', 'severity']" in found
+    assert "[conf/dataset/code.yaml]" in found
 
 
 def test_a_changed_prompt_file_changes_its_digest_only(project: Path) -> None:

@@ -4,9 +4,10 @@ A no-go does not fail this stage, because DVC records no failed stage and the re
 """
 
 from pathlib import Path
+from typing import Any
 
 from pipeline.artifacts import read_model
-from pipeline.audit.config import AuditSection, ExpectSection
+from pipeline.audit.config import AuditSection, ExpectSection, laid_over
 from pipeline.audit.context import make_context
 from pipeline.audit.heldout import read_heldout
 from pipeline.audit.outputs import Outputs, write_audit
@@ -22,6 +23,9 @@ class Config(Section):
     """What the stage is given of the configuration."""
 
     audit: AuditSection
+    """What all datasets share."""
+    own: dict[str, Any]
+    """Keys of it for which the dataset has its own value."""
     expect: ExpectSection
     allow: list[str]
     deny: list[str]
@@ -52,11 +56,12 @@ def run(
         TokenizerError: the tokenizer is not the recorded one.
 
     """
+    section = AuditSection.model_validate(laid_over(config.audit.model_dump(), config.own))
     target = read_model(record, TargetRecord)
     tokenizer = open_tokenizer(target)
-    heldout = None if config.heldout_digest is None else read_heldout(Path(config.heldout), tokenizer, config.audit.contamination.n)
+    heldout = None if config.heldout_digest is None else read_heldout(Path(config.heldout), tokenizer, section.contamination.n)
     prices, tags = read_prices(generated), read_tags(generated)
     context = make_context(target, tokenizer, config.expect, config.allow, config.deny, heldout, prices, tags)
     source = Source(parquet(tokens), prompts, responses)
     outputs = Outputs(accepted, findings, report, summary, lengths)
-    write_audit(f"Audit of {accepted.parent.name}", source, context, config.audit, outputs, workers=suitable(tokens))
+    write_audit(f"Audit of {accepted.parent.name}", source, context, section, outputs, workers=suitable(tokens))

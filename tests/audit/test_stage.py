@@ -38,9 +38,8 @@ def run_stage(folder: Path, record: TargetRecord, rows: list[TokenRow], gate: Ga
     write_tokens(folder / "tokens.parquet", rows)
     for name in ("prompts", "responses"):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"id": row.id}) + "\n" for row in rows))
-    config = Config(
-        audit=AuditSection(gate=gate or GateSection()), expect=ExpectSection(reasoning="required"), allow=[], deny=[], heldout="none", heldout_digest=None
-    )
+    own = {} if gate is None else {"gate": gate.model_dump()}
+    config = Config(audit=AuditSection(), own=own, expect=ExpectSection(reasoning="required"), allow=[], deny=[], heldout="none", heldout_digest=None)
     (folder / "generate.json").write_text('{"endpoints": []}')
     run(
         config,
