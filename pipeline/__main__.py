@@ -29,6 +29,7 @@ COMMANDS = {
     "hidden": "hidden states: stats, verify, show ID",
     "export-data": "training data in SpecForge's or speculators' format",
     "diff": "what changed between two versions of the data",
+    "comment": "posts a diff on a pull request, or brings its comment up to date",
     "report": "the build in one page, or its audits as Markdown for a pull request",
     "status": "what the build holds, in a few lines",
     "verify": "does what git holds agree with conf/ and the code",

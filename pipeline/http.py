@@ -137,6 +137,15 @@ class Client:
         """
         return await self._exchange("POST", path, body)
 
+    async def patch(self, path: str, body: bytes) -> Reply:
+        """Change a document.
+
+        Raises:
+            Lost: as `post`.
+
+        """
+        return await self._exchange("PATCH", path, body)
+
     async def get(self, path: str) -> Reply:
         """Ask for a document.
 
