@@ -30,6 +30,9 @@ BUILD = Path("build")
 RESERVED = frozenset({"target", "drafter", "extracted", "evaluate"})
 """Names that build/ and build/config.json use for something else."""
 
+KEPT_IN_GIT = (".json", ".csv")
+"""Endings of what stages write for people to review; the rest is DVC's."""
+
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
 
 
@@ -70,6 +73,9 @@ def read_params(path: Path = PARAMS) -> Params:
         faults.append(f"datasets: named more than once: {repeated}")
     if not isinstance(overrides, list) or not all(isinstance(override, str) for override in overrides):
         faults.append(f"overrides: needs a list of strings such as 'train.lr=3e-4'; found {overrides!r}")
+    else:
+        own = [override for override in overrides if override.lstrip("+~").startswith(("hydra.", "hydra/"))]
+        faults += [f"overrides: {override!r} sets up Hydra itself, which changes no build; leave it out" for override in own]
     if faults:
         raise ConfigError(f"{path}:\n  " + "\n  ".join(faults))
     return Params(names, overrides)
@@ -184,7 +190,7 @@ def _as_yaml(config: BuildConfig) -> str:
 
 def forget_removed(names: list[str]) -> list[Path]:
     """Remove the files kept in git of datasets that params.yaml no longer names: train must not see their stamps."""
-    kept = {template for stage in STAGES if stage.per_dataset for template in stage.writes.values() if template.endswith(".json")}
+    kept = {template for stage in STAGES if stage.per_dataset for template in stage.writes.values() if template.endswith(KEPT_IN_GIT)}
     gone = []
     for template in sorted(kept):
         pattern = re.compile(re.escape(template).replace(r"\{d\}", "([^/]+)") + r"\Z")

@@ -73,7 +73,7 @@ def load_yaml(path: Path) -> Any:
 
 def ambiguous_scalars(path: Path) -> list[str]:
     """Values that Hydra and DVC read differently (`on`, `010`, `12:30:45`), each with what to do."""
-    ours, theirs = load_yaml(path), OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    ours, theirs = load_yaml(path) or {}, OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     return [f"{path}: {where}: Hydra reads {b!r}, DVC reads {a!r}: put quotes around it, or write it plainly" for where, a, b in _differences(ours, theirs, "")]
 
 

@@ -140,6 +140,17 @@ def test_an_override_of_an_unknown_key_is_hydras_own_message(project: Path) -> N
     assert "train.learning_rate" in mistake("train.learning_rate=1")
 
 
+def test_an_empty_file_lacks_its_section(project: Path) -> None:
+    (project / "conf/train/default.yaml").write_text("# nothing yet\n")
+    assert "train.algorithm: Field required  [conf/train/default.yaml]" in mistake()
+
+
+def test_an_override_of_hydras_own_settings_is_refused(project: Path) -> None:
+    (project / "params.yaml").write_text("datasets: [code]\noverrides: [hydra.run.dir=x, train.lr=1]\n")
+    with pytest.raises(ConfigError, match=r"'hydra.run.dir=x' sets up Hydra itself"):
+        read_params()
+
+
 def test_an_override_that_does_not_parse_is_named(project: Path) -> None:
     assert "train.lr=[1" in mistake("train.lr=[1")
 
