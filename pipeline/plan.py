@@ -127,7 +127,8 @@ def show(config: BuildConfig, plans: list[DatasetPlan], rate: float | None) -> N
     for plan in plans:
         estimated, worst = plan.dollars(plan.admission.price)
         budget = config.datasets[plan.name].budget
-        limit = "no cap" if budget.usd is None else f"${budget.usd:g}"
+        caps = [None if budget.usd is None else f"${budget.usd:g}", None if budget.completion_tokens is None else f"{budget.completion_tokens:,} tokens"]
+        limit = "\n".join(filter(None, caps)) or "no cap"
         tokens = f"{plan.tokens()[1]:,} ({plan.found.most_completion_tokens:,})"
         spent = f"${to_usd(plan.spent.pico):.4f}"
         table.add_row(plan.name, str(plan.found.prompts), str(plan.found.new), tokens, f"${estimated:.4f} (${worst:.4f})", spent, limit)
