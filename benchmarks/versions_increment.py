@@ -78,7 +78,7 @@ def run(stage: str, at: Path) -> dict[str, float]:
 
         names = {"findings": "findings.parquet", "report": "report.html", "summary": "summary.json", "sketch": "sketch.parquet", "lengths": "lengths.csv"}
         writes = {name: at / "audit" / file for name, file in names.items()}
-        config = audit.Config(audit=load_section("default"), expect=ExpectSection(), allow=[], deny=[], heldout="none", heldout_digest=None)
+        config = audit.Config(audit=load_section("default"), own={}, expect=ExpectSection(), allow=[], deny=[], heldout="none", heldout_digest=None)
         where = {"generated": at / "generate.json", "tokens": at / "tokens.parquet", "record": record, "accepted": at / "accepted.parquet"}
         audit.run(config, **files, **where, **writes)
     else:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def pretend(root: Path, names: list[str]) -> None:
         keys = sorted(template.format(d=name) for template in stage.keys.values())
         params: dict[str, Any] = {CODE: {stage.name: code[stage.name]}}
         if keys:
-            params[CONFIG] = {key: _at(config, key) for key in keys}
+            params[CONFIG] = {key: deepcopy(_at(config, key)) for key in keys}  # else YAML writes an alias, as DVC never does
         reads = sorted({template.format(d=name) for template in stage.reads.values() if "{each}" not in template})
         writes = sorted(template.format(d=name) for template in stage.writes.values())
         entries[label] = {

@@ -30,6 +30,7 @@ COMMANDS = {
     "hidden": "hidden states: stats, verify, show ID",
     "export-data": "training data in SpecForge's or speculators' format",
     "diff": "what changed between two versions of the data",
+    "comment": "posts a diff on a pull request, or brings its comment up to date",
     "report": "the build in one page, or its audits as Markdown for a pull request",
     "status": "what the build holds, in a few lines",
     "verify": "does what git holds agree with conf/ and the code",
@@ -78,6 +79,9 @@ def main(argv: list[str]) -> int:
     wants_files = any(argument.startswith("-") for argument in arguments)
     # torch's threads wait for each other in busy loops, which is many times slower on cores that others use as well
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if command in BY_NAME and command not in COMMANDS and {"-h", "--help"} & set(arguments):
+        print(stage_help(BY_NAME[command]))
+        return 0
     if command in BY_NAME and not (command in COMMANDS and wants_files):
         follow_parent()
         return guarded(lambda: run_stage(BY_NAME[command], arguments))
@@ -92,6 +96,15 @@ def command_module(command: str) -> Any:
     name = f"pipeline.{command.replace('-', '_')}"
     module = importlib.import_module(name)
     return importlib.import_module(f"{name}.cli") if hasattr(module, "__path__") else module
+
+
+def stage_help(stage: Stage) -> str:
+    """Say what a stage is for, what it is given, reads and writes."""
+    about = (importlib.import_module(f"pipeline.{stage.name}.stage").__doc__ or "").strip()
+    usage = f"usage: python -m pipeline {stage.name}{' DATASET' if stage.per_dataset else ''}"
+    parts = [("keys of build/config.json", stage.keys), ("reads", stage.reads), ("writes", stage.writes)]
+    listed = "\n".join(f"{title}: {', '.join(items.values()).replace('{d}', 'DATASET').replace('{each}', '*')}" for title, items in parts if items)
+    return f"{usage}\n\n{about}\n\n{listed}\n`dvc repro` runs it when one of these, or its code, changed."
 
 
 def usage() -> str:

@@ -30,6 +30,9 @@ BUILD = Path("build")
 RESERVED = frozenset({"target", "drafter", "extracted", "evaluate"})
 """Names that build/ and build/config.json use for something else."""
 
+KEPT_IN_GIT = (".json", ".csv")
+"""Endings of what stages write for people to review; the rest is DVC's."""
+
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
 
 
@@ -70,6 +73,9 @@ def read_params(path: Path = PARAMS) -> Params:
         faults.append(f"datasets: named more than once: {repeated}")
     if not isinstance(overrides, list) or not all(isinstance(override, str) for override in overrides):
         faults.append(f"overrides: needs a list of strings such as 'train.lr=3e-4'; found {overrides!r}")
+    else:
+        own = [override for override in overrides if override.lstrip("+~").startswith(("hydra.", "hydra/"))]
+        faults += [f"overrides: {override!r} sets up Hydra itself, which changes no build; leave it out" for override in own]
     if faults:
         raise ConfigError(f"{path}:\n  " + "\n  ".join(faults))
     return Params(names, overrides)
@@ -132,13 +138,6 @@ def target_section(name: str) -> TargetSection:
         raise ConfigError(f"{CONF}/target/{name}.yaml:\n  " + "\n  ".join(map(mistake, error.errors()))) from error
 
 
-def _merged(base: Any, over: Any) -> Any:
-    """``base`` with the keys of ``over`` laid on top, deeply."""
-    if isinstance(base, dict) and isinstance(over, dict):
-        return {**base, **{key: _merged(base.get(key), value) for key, value in over.items()}}
-    return over
-
-
 def _digest(path: str, where: str, *, hub: bool) -> str | None:
     """Digest of a prompt file, which must lie under data/, so that DVC sees it change; a hub dataset is known by its pinned revision."""
     if path.startswith("hf://"):
@@ -175,7 +174,7 @@ def build_config(params: Params) -> BuildConfig:
     for name in names:
         dataset = tree["datasets"][name]
         if isinstance(dataset, dict):
-            dataset["audit"] = _merged(tree.get("audit"), dataset.get("audit") or {})
+            dataset["audit"] = dataset.get("audit") or {}
     config = validate({**tree, "names": names, "inputs": {}}, choices, params.overrides)
     inputs = {name: _digest(config.datasets[name].prompts.path, f"datasets.{name}.prompts.path", hub=True) for name in names}
     inputs["evaluate"] = _digest(config.evaluate.path, "evaluate.path", hub=False)
@@ -193,7 +192,7 @@ def _as_yaml(config: BuildConfig) -> str:
 
 def forget_removed(names: list[str]) -> list[Path]:
     """Remove the files kept in git of datasets that params.yaml no longer names: train must not see their stamps."""
-    kept = {template for stage in STAGES if stage.per_dataset for template in stage.writes.values() if template.endswith(".json")}
+    kept = {template for stage in STAGES if stage.per_dataset for template in stage.writes.values() if template.endswith(KEPT_IN_GIT)}
     gone = []
     for template in sorted(kept):
         pattern = re.compile(re.escape(template).replace(r"\{d\}", "([^/]+)") + r"\Z")

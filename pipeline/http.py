@@ -170,6 +170,15 @@ class Client:
         url = self._urls.get(path) or self._urls.setdefault(path, httpx.URL(self._base + path))
         return await self._exchange("POST", url, body, seen)
 
+    async def patch(self, path: str, body: bytes) -> Reply:
+        """Change a document.
+
+        Raises:
+            Lost: as `post`.
+
+        """
+        return await self._exchange("PATCH", path, body)
+
     async def get(self, path: str) -> Reply:
         """Ask for a document.
 

@@ -126,7 +126,8 @@ def show(config: BuildConfig, plans: list[DatasetPlan], rate: float | None) -> N
     for plan in plans:
         estimated, worst = plan.dollars(plan.admission.price)
         budget = config.datasets[plan.name].budget
-        limit = "no cap" if budget.usd is None else f"${budget.usd:g}"
+        caps = [None if budget.usd is None else f"${budget.usd:g}", None if budget.completion_tokens is None else f"{budget.completion_tokens:,} tokens"]
+        limit = "\n".join(filter(None, caps)) or "no cap"
         tokens = f"{plan.tokens()[1]:,}\n{plan.found.most_completion_tokens:,}"
         spent = f"${to_usd(plan.spent.pico):.4f}"
         table.add_row(plan.name, f"{plan.found.prompts:,}", f"{plan.found.new:,}", tokens, f"${estimated:.4f}\n${worst:.4f}", spent, limit)

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.artifacts import read_bytes
-from pipeline.audit.config import AuditSection, ExpectSection
+from pipeline.audit.config import AuditSection, ExpectSection, laid_over
 from pipeline.errors import ConfigError
 from pipeline.evaluate.config import EvaluateSection
 from pipeline.extract.config import EngineSection, ExtractSection, engine_fault
@@ -27,7 +27,7 @@ _SECRET = re.compile(r"\b(sk|hf|key)[-_][A-Za-z0-9_-]{16,}")
 
 
 class DatasetSection(Section):
-    """`conf/dataset/<name>.yaml`, with the audit's section merged in."""
+    """`conf/dataset/<name>.yaml`."""
 
     prompts: PromptsSection
     sampling: SamplingSection
@@ -35,7 +35,8 @@ class DatasetSection(Section):
     send_tools: bool
     """Whether the request offers the tools; if not, the model writes calls as text."""
     expect: ExpectSection
-    audit: AuditSection
+    audit: dict[str, Any]
+    """Keys of the audit's section for which this dataset has its own value; the stage lays them over the shared ones."""
 
 
 class BuildConfig(Section):
@@ -81,7 +82,7 @@ def load_yaml(path: Path) -> Any:
 
 def ambiguous_scalars(path: Path) -> list[str]:
     """Values that Hydra and DVC read differently (`on`, `010`, `12:30:45`), each with what to do."""
-    ours, theirs = load_yaml(path), OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    ours, theirs = load_yaml(path) or {}, OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     return [f"{path}: {where}: Hydra reads {b!r}, DVC reads {a!r}: put quotes around it, or write it plainly" for where, a, b in _differences(ours, theirs, "")]
 
 
@@ -119,10 +120,15 @@ def _origin(loc: tuple[Any, ...], choices: dict[str, str], overrides: list[str])
     return f"{CONF}/config.yaml"
 
 
+def _own_audit(loc: tuple[Any, ...]) -> bool:
+    """Whether a path leads into a dataset's own keys of the audit's section."""
+    return loc[:1] == ("datasets",) and loc[2:3] == ("audit",)
+
+
 def _known_keys(loc: tuple[Any, ...]) -> list[str]:
     """Keys that the model has where an unknown one was found."""
     model: Any = BuildConfig
-    for part in loc[:-1]:
+    for part in (loc[2:] if _own_audit(loc) else loc)[:-1]:
         annotation = model.model_fields[part].annotation if isinstance(model, type) and issubclass(model, Section) and part in model.model_fields else None
         inner = [getattr(item, "__origin__", item) for item in getattr(annotation, "__args__", (annotation,))]  # the types within Annotated
         model = next((item for item in inner if isinstance(item, type) and issubclass(item, Section)), model if annotation is None else None)
@@ -138,16 +144,32 @@ def validate(tree: dict[str, Any], choices: dict[str, str], overrides: list[str]
         ConfigError: one message names every mistake by dotted path, value, what is allowed, and the file it came from.
 
     """
+    config, faults = None, list[Any]()
     try:
-        return BuildConfig.model_validate(tree)
+        config = BuildConfig.model_validate(tree)
     except ValidationError as error:
-        lines = []
-        shared = {fault["loc"] for fault in error.errors() if fault["loc"][0] == "audit"}
-        for fault in error.errors():
-            loc = fault["loc"]
-            if loc[0] == "datasets" and loc[2:] in shared:
-                continue  # the section that all datasets share is laid under each of them: one mistake, named once
-            allowed = f"; known here: {_known_keys(loc)}" if fault["type"] == "extra_forbidden" else ""
-            lines.append(f"{mistake(fault)}{allowed}  [{_origin(loc, choices, overrides)}]")
-        count = f"{len(lines)} mistakes" if len(lines) > 1 else "1 mistake"
-        raise ConfigError(f"the configuration has {count}:\n  " + "\n  ".join(lines)) from error
+        faults = list(error.errors())
+    faults += _audit_faults(tree, {fault["loc"] for fault in faults})
+    if config is not None and not faults:
+        return config
+    lines = []
+    for fault in faults:
+        loc = fault["loc"]
+        allowed = f"; known here: {_known_keys(loc)}" if fault["type"] == "extra_forbidden" else ""
+        lines.append(f"{mistake(fault)}{allowed}  [{_origin(loc, choices, overrides)}]")
+    count = f"{len(lines)} mistakes" if len(lines) > 1 else "1 mistake"
+    raise ConfigError(f"the configuration has {count}:\n  " + "\n  ".join(lines))
+
+
+def _audit_faults(tree: dict[str, Any], known: set[tuple[Any, ...]]) -> list[Any]:
+    """Mistakes in what datasets lay over the shared section of the audit; those of the shared section itself are ``known``."""
+    faults = list[Any]()
+    for name, dataset in tree["datasets"].items():
+        own = dataset.get("audit") if isinstance(dataset, dict) else None
+        if isinstance(own, dict) and isinstance(tree.get("audit"), dict):
+            try:
+                AuditSection.model_validate(laid_over(tree["audit"], own))
+            except ValidationError as error:
+                here = ("datasets", name, "audit")
+                faults += [{**fault, "loc": (*here, *fault["loc"])} for fault in error.errors() if ("audit", *fault["loc"]) not in known]
+    return faults

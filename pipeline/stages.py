@@ -69,7 +69,8 @@ STAGES = (
     Stage(
         "audit",
         keys={
-            "audit": "datasets.{d}.audit",
+            "audit": "audit",
+            "own": "datasets.{d}.audit",
             "expect": "datasets.{d}.expect",
             "allow": "provider.allow",
             "deny": "provider.deny",

@@ -21,6 +21,7 @@ from pipeline.artifacts import to_json, write_json
 from pipeline.compose import Params, check_grammar, read_params
 from pipeline.errors import ConfigError
 from pipeline.experiments import Job
+from pipeline.lockfile import LOCK, read_lock
 from pipeline.runner import guarded
 from pipeline.settings import PARAMS
 
@@ -91,13 +92,12 @@ def to_record(job: Job) -> dict[str, Any]:
 def _multirun(config: DictConfig) -> float:
     """What Hydra calls for each job; composing the config is only its check here, the experiment composes its own.
 
-    Returns the acceptance length, for sweepers that optimise; not a number for a job that failed.
+    Returns the acceptance length, for sweepers that optimise, which is at least 1; 0 for a job that failed, since Optuna's sweeper stops at what is no number.
     """
     del config
     settings = HydraConfig.get()
     overrides = [override for override in settings.overrides.task if not _DATASET.match(override)]
-    found = run_job(list(overrides), Path(settings.sweep.dir)).figures.get("acceptance_length")
-    return float("nan") if found is None else found
+    return run_job(list(overrides), Path(settings.sweep.dir)).figures.get("acceptance_length") or 0.0
 
 
 def folder_of(arguments: list[str]) -> Path:
@@ -109,7 +109,7 @@ def sweep(arguments: list[str]) -> list[Job]:
     """Run all jobs, then show the table, also when interrupted.
 
     Raises:
-        ConfigError: the arguments are no multirun, HEAD does not hold what is swept over, or Hydra refuses an override.
+        ConfigError: the arguments are no multirun, HEAD does not hold what is swept over, dvc.lock is broken, or Hydra refuses an override.
 
     """
     if not {"-m", "--multirun"} & set(arguments) or not any("=" in argument for argument in arguments):
@@ -117,6 +117,8 @@ def sweep(arguments: list[str]) -> list[Job]:
     check_grammar([argument for argument in arguments if not argument.startswith("-")])
     folder, params = folder_of(arguments), read_params()
     experiments.refuse_uncommitted()
+    if read_lock() is None:
+        print(f"there is no {LOCK}, so every job builds all of it; `dvc repro` and commit first to share what jobs have in common", file=sys.stderr)
     for copy in experiments.remove_abandoned():
         print(f"removed {copy}: a killed experiment left it", file=sys.stderr)
     is_new = not folder.exists()

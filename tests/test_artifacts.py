@@ -1,7 +1,6 @@
 """Files appear whole or not at all: after an error, a kill, or a full disk."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pipeline.errors import ArtifactError, InputError
 from pipeline.schema.responses import Failure
 from pipeline.tables import read_rows, versioned, write_rows
 from tests.conftest import ROOT
+from tests.namespaces import mounting
 
 TABLE = versioned([pa.field("id", pa.string()), pa.field("n", pa.int32())], "numbers", 1)
 
@@ -81,17 +81,8 @@ def test_a_killed_process_leaves_no_file_that_looks_whole(tmp_path: Path) -> Non
     assert not (tmp_path / "file").exists()
 
 
-def unshare() -> list[str] | None:
-    """A command prefix under which a small disk can be mounted, or None where the kernel forbids it."""
-    for options in (["--mount"], ["--user", "--map-root-user", "--mount"]):
-        command = ["unshare", *options, "sh", "-c"]
-        if shutil.which("unshare") and subprocess.run([*command, "mount -t tmpfs tmpfs /mnt"], capture_output=True, check=False).returncode == 0:
-            return command
-    return None
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(unshare() is None, reason="this machine allows no mount, so no small disk can be made")
+@pytest.mark.skipif(mounting("") is None, reason="this machine allows no mount, so no small disk can be made")
 def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> None:
     script = """
         import os, pathlib, sys
@@ -112,7 +103,7 @@ def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> No
     (tmp_path / "script.py").write_text(textwrap.dedent(script))
     (tmp_path / "disk").mkdir()
     command = f"mount -t tmpfs -o size=64k tmpfs {tmp_path}/disk && cd {ROOT} && PYTHONPATH={ROOT} {sys.executable} {tmp_path}/script.py {tmp_path}/disk"
-    done = subprocess.run([*(unshare() or []), command], capture_output=True, text=True, check=False)
+    done = subprocess.run(mounting(command) or (), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows, folder, left = done.stdout.splitlines()
     assert rows.startswith(f"DiskError {tmp_path}/disk/rows.jsonl: the disk is full")

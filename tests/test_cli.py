@@ -60,7 +60,7 @@ def test_an_unknown_command_lists_the_known(capsys: pytest.CaptureFixture[str]) 
         (["audit"], "takes DATASET, one of ['code']"),
         (["audit", "nowhere"], "no dataset 'nowhere' in params.yaml; there are ['code']"),
         (["train", "code"], "takes no argument"),
-        (["audit", "code"], "has no 'datasets.code.audit'"),
+        (["audit", "code"], "has no 'audit'"),
     ],
 )
 def test_a_stage_says_what_it_takes(
@@ -129,3 +129,11 @@ def test_a_stage_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
             return
         time.sleep(0.1)
     raise AssertionError("the stage lives on without its parent")
+
+
+@pytest.mark.parametrize("name", ["gate", "prompts"])
+def test_a_stage_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([name, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: python -m pipeline {name} DATASET\n")
+    assert f"writes: build/DATASET/{'audit/gate.json' if name == 'gate' else 'prompts.jsonl'}" in said

@@ -83,9 +83,18 @@ def test_a_dataset_can_tighten_its_own_audit(project: Path) -> None:
     with (project / "conf/dataset/code.yaml").open("a") as file:
         file.write("audit:\n  gate:\n    min_accepted: 77\n")
     config = build_config(Params(["code", "tools"], []))
-    assert config.datasets["code"].audit.gate.min_accepted == 77
-    assert config.datasets["tools"].audit == config.audit
-    assert config.datasets["code"].audit.gate.max_error_rate == config.audit.gate.max_error_rate
+    assert config.datasets["code"].audit == {"gate": {"min_accepted": 77}}
+    assert config.datasets["tools"].audit == {}
+
+
+def test_a_dataset_s_own_audit_is_checked_as_it_will_be_used(project: Path) -> None:
+    with (project / "conf/dataset/code.yaml").open("a") as file:
+        file.write("audit: {gate: {min_accepted: few}, token_loop: {max_runs: 8}}\n")
+    found = mistake()
+    assert "2 mistakes" in found
+    assert "datasets.code.audit.gate.min_accepted: Input should be a valid integer" in found
+    assert "datasets.code.audit.token_loop.max_runs: no such key; found 8; known here: ['max_run', 'max_share', 'severity']" in found
+    assert "[conf/dataset/code.yaml]" in found
 
 
 def test_a_changed_prompt_file_changes_its_digest_only(project: Path) -> None:
@@ -131,6 +140,17 @@ def test_heads_that_do_not_divide_the_width_are_refused(project: Path) -> None:
 
 def test_an_override_of_an_unknown_key_is_hydras_own_message(project: Path) -> None:
     assert "train.learning_rate" in mistake("train.learning_rate=1")
+
+
+def test_an_empty_file_lacks_its_section(project: Path) -> None:
+    (project / "conf/train/default.yaml").write_text("# nothing yet\n")
+    assert "train.algorithm: Field required  [conf/train/default.yaml]" in mistake()
+
+
+def test_an_override_of_hydras_own_settings_is_refused(project: Path) -> None:
+    (project / "params.yaml").write_text("datasets: [code]\noverrides: [hydra.run.dir=x, train.lr=1]\n")
+    with pytest.raises(ConfigError, match=r"'hydra.run.dir=x' sets up Hydra itself"):
+        read_params()
 
 
 def test_an_override_that_does_not_parse_is_named(project: Path) -> None:

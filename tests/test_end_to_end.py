@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests import offline
+from tests.namespaces import offline
 from tests.workspace import Workspace, copy_of_repository
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ def read(workspace: Workspace, name: str) -> Any:
 
 @pytest.fixture(scope="module")
 def reduced(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    workspace = copy_of_repository(tmp_path_factory.mktemp("reduced") / "clone", offline.prefix() or ())
+    workspace = copy_of_repository(tmp_path_factory.mktemp("reduced") / "clone", offline() or ())
     workspace.write("params.yaml", PARAMS)
     workspace.repro()
     return workspace
@@ -178,7 +178,7 @@ def test_a_wrong_value_stops_the_build_with_its_reason(reduced: Workspace, file:
         (reduced.root / file).write_text(before)
 
 
-@pytest.mark.skipif(offline.prefix() is None, reason="this kernel grants no network namespace, so being offline cannot be proven")
+@pytest.mark.skipif(offline() is None, reason="this kernel grants no network namespace, so being offline cannot be proven")
 def test_the_build_ran_where_only_loopback_exists(reduced: Workspace) -> None:
     assert reduced.wrapper, "every command of the reduced build ran in a namespace without a network"
     probe = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=2)"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,14 @@ def test_it_runs_on_forks_with_their_own_rights_and_comments_only_where_it_may()
     assert comment["if"] == "github.event.pull_request.head.repo.full_name == github.repository"
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda path: path.stem)
+def test_foreign_actions_are_pinned_to_a_commit(path: Path) -> None:
+    """A tag can be moved to other code; a hash cannot."""
+    used = re.findall(r"uses: (\S+)", path.read_text())
+    assert used
+    assert [name for name in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", name)] == []
+
+
 def test_no_script_takes_what_a_stranger_wrote_as_code() -> None:
     """`${{ }}` inside `run` is pasted into the shell: titles and branch names must come through the environment."""
     assert not [step["name"] for step in STEPS if "${{" in step.get("run", "")]
@@ -46,6 +55,8 @@ def test_its_scripts_compare_a_branch_and_its_last_step_gives_verify_s_answer(in
         workspace.run("env", *(f"{key}={value}" for key, value in given.items()), "bash", "-e", "-c", script(name))
     verified = dict(line.split("=", 1) for line in _lines(tmp_path / "env"))["VERIFIED"]
     assert workspace.run("env", f"VERIFIED={verified}", "bash", "-e", "-c", script("verdict"), check=False).returncode == (2 if stale else 0)
+    said = workspace.run("env", "-u", "GITHUB_TOKEN", "NUMBER=7", "bash", "-e", "-c", script("comment")).stdout
+    assert "not commented: no GITHUB_TOKEN" in said
     comment = (workspace.root / "comment.md").read_text()
     assert comment == (tmp_path / "summary").read_text()
     assert len(comment) <= 65_536

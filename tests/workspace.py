@@ -20,7 +20,7 @@ class Workspace:
 
     root: Path
     wrapper: tuple[str, ...] = ()
-    """Words put before every command, for example those of `tests.offline`."""
+    """Words put before every command, for example those of `tests.namespaces.offline`."""
 
     def environment(self) -> dict[str, str]:
         """The environment of a person's shell: nothing of ours leaks in, our interpreter comes first."""

@@ -1,4 +1,4 @@
-"""`datasets.<name>.audit` and `datasets.<name>.expect`: one field a check, so that an unknown check is a mistake with a name."""
+"""`audit` and `datasets.<name>.expect`: one field a check, so that an unknown check is a mistake with a name."""
 
 from typing import Any, Literal
 
@@ -231,3 +231,10 @@ class AuditSection(Section):
         """Settings of one check."""
         section: CheckSection = getattr(self, name)
         return section
+
+
+def laid_over(shared: Any, own: Any) -> Any:
+    """Values of ``shared`` with those of ``own`` laid on top, key by key."""
+    if isinstance(shared, dict) and isinstance(own, dict):
+        return {**shared, **{key: laid_over(shared.get(key), value) for key, value in own.items()}}
+    return own

@@ -4,9 +4,10 @@ A no-go does not fail this stage, because DVC records no failed stage and the re
 """
 
 from pathlib import Path
+from typing import Any
 
 from pipeline.artifacts import read_model
-from pipeline.audit.config import AuditSection, ExpectSection
+from pipeline.audit.config import AuditSection, ExpectSection, laid_over
 from pipeline.audit.context import make_context
 from pipeline.audit.endpoints import read_endpoints
 from pipeline.audit.heldout import read_heldout
@@ -25,6 +26,9 @@ class Config(Section):
     """What the stage is given of the configuration."""
 
     audit: AuditSection
+    """What all datasets share."""
+    own: dict[str, Any]
+    """Keys of it for which the dataset has its own value."""
     expect: ExpectSection
     allow: list[str]
     deny: list[str]
@@ -57,13 +61,14 @@ def run(
         TokenizerError: the tokenizer is not the recorded one.
 
     """
+    section = AuditSection.model_validate(laid_over(config.audit.model_dump(), config.own))
     target = read_model(record, TargetRecord)
     tokenizer = open_tokenizer(target)
-    heldout = None if config.heldout_digest is None else read_heldout(Path(config.heldout), tokenizer, config.audit.contamination.n)
+    heldout = None if config.heldout_digest is None else read_heldout(Path(config.heldout), tokenizer, section.contamination.n)
     context = make_context(target, tokenizer, config.expect, config.allow, config.deny, heldout, read_endpoints(generated))
     source = Source(parquet(tokens), prompts, responses, str(tokens))
     outputs = Outputs(accepted, findings, report, summary, sketch, lengths)
     latencies = read_latencies(timings)
-    with opened("audit", decides(context, config.audit, config.heldout_digest)) as kept:
+    with opened("audit", decides(context, section, config.heldout_digest)) as kept:
         rows = KeptAudit(kept, context) if kept.on else None
-        write_audit(f"Audit of {accepted.parent.name}", source, context, config.audit, outputs, suitable(tokens), rows, latencies)
+        write_audit(f"Audit of {accepted.parent.name}", source, context, section, outputs, suitable(tokens), rows, latencies)

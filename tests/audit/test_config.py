@@ -7,7 +7,7 @@ import pytest
 from pipeline.audit.checks.catalog import CHECKS
 from pipeline.audit.checks.registry import check
 from pipeline.audit.cli import load_section
-from pipeline.audit.config import AuditSection
+from pipeline.audit.config import AuditSection, laid_over
 
 SHIPPED = sorted(path.stem for path in Path("conf/audit").glob("*.yaml"))
 
@@ -31,3 +31,10 @@ def test_default_yaml_says_what_the_code_defaults_to() -> None:
 def test_a_check_name_cannot_be_taken_twice() -> None:
     with pytest.raises(ValueError, match="already taken by round_trip"):
         check("round_trip", "again")(lambda _batch, _settings: [])
+
+
+def test_a_dataset_s_own_keys_are_laid_over_the_shared_ones_key_by_key() -> None:
+    shared = {"gate": {"min_accepted": 20, "admit": ["a"]}, "cost": {"max_rate": 0.1}}
+    found = laid_over(shared, {"gate": {"admit": []}, "cost": {"prices": {"x": 1}}})
+    assert found == {"gate": {"min_accepted": 20, "admit": []}, "cost": {"max_rate": 0.1, "prices": {"x": 1}}}
+    assert laid_over(shared, {}) == shared

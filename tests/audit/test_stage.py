@@ -45,9 +45,8 @@ def run_stage(
     write_tokens(folder / "tokens.parquet", rows)
     for name in ("prompts", "responses"):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"id": row.id}) + "\n" for row in rows))
-    config = Config(
-        audit=AuditSection(gate=gate or GateSection()), expect=ExpectSection(reasoning="required"), allow=[], deny=[], heldout="none", heldout_digest=None
-    )
+    own = {} if gate is None else {"gate": gate.model_dump()}
+    config = Config(audit=AuditSection(), own=own, expect=ExpectSection(reasoning="required"), allow=[], deny=[], heldout="none", heldout_digest=None)
     write_json(folder / "generate.json", {"endpoints": list(endpoints)})
     (folder / "timings.jsonl").write_text("".join(f'{{"provider": "{row.provider}", "seconds": {seconds}}}\n' for row in rows))
     run(

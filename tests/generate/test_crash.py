@@ -19,6 +19,7 @@ from pipeline.generate import ledger
 from tests.conftest import ROOT
 from tests.generate.chat_server import good
 from tests.generate.conftest import Bench
+from tests.namespaces import mounting
 
 
 def start(bench: Bench, *, concurrency: int = 8, before: tuple[str, ...] = (), **changes: Any) -> "subprocess.Popen[str]":
@@ -154,18 +155,14 @@ def test_a_generator_whose_parent_is_killed_stops_sending(bench: Bench) -> None:
     assert all(attempt["state"] in ("answer", "failed") for attempt in bench.attempts())
 
 
-def _can_mount() -> bool:
-    return subprocess.run(["unshare", "-rm", "true"], capture_output=True, check=False).returncode == 0 if sys.platform == "linux" else False
-
-
-@pytest.mark.skipif(not _can_mount(), reason="a small tmpfs needs a mount namespace, which this system does not allow")
+@pytest.mark.skipif(mounting("") is None, reason="a small tmpfs needs a mount namespace, which this system does not allow")
 def test_a_full_disk_is_one_clear_message_and_loses_no_earlier_answer(bench: Bench) -> None:
     bench.server.script = lambda *_: good("x" * 20_000)
     bench.write(*map(str, range(300)))
     small = bench.folder / "small"
     small.mkdir()
     script = f'mount -t tmpfs -o size=4m none {small} && AERIE_STORE={small} "$@"; code=$?; cp {small}/ledger.sqlite* {bench.folder}/ ; exit $code'
-    child = start(bench, before=("unshare", "-rm", "sh", "-c", script, "sh"))
+    child = start(bench, before=mounting(script) or ())
     _, said = child.communicate(timeout=60)
     assert child.returncode == 2
     assert "disk" in said.splitlines()[-1]
