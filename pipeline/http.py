@@ -177,7 +177,7 @@ class Client:
             Lost: as `post`.
 
         """
-        return await self._exchange("PATCH", path, body)
+        return await self._exchange("PATCH", httpx.URL(self._base + path), body, None)
 
     async def get(self, path: str) -> Reply:
         """Ask for a document.

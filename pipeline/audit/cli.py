@@ -105,7 +105,7 @@ def main(argv: list[str]) -> int:
     out = options.out
     outputs = Outputs.in_folder(out)
     workers = options.workers or suitable(options.tokens)
-    summary = write_audit(f"Audit of {options.tokens.name}", source, context, section, outputs, others(options.against, context), workers, latencies)
+    summary = write_audit(f"Audit of {options.tokens.name}", source, context, section, outputs, others(options.against, context), workers, latencies=latencies)
     write_text(out / "summary.md", markdown({options.tokens.name: summary}))
     gate = summary["gate"]
     print(f"{gate['verdict']}: {summary['accepted']} of {summary['rows']} rows accepted; report: {outputs.report}")

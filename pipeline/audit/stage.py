@@ -71,4 +71,4 @@ def run(
     latencies = read_latencies(timings)
     with opened("audit", decides(context, section, config.heldout_digest)) as kept:
         rows = KeptAudit(kept, context) if kept.on else None
-        write_audit(f"Audit of {accepted.parent.name}", source, context, section, outputs, suitable(tokens), rows, latencies)
+        write_audit(f"Audit of {accepted.parent.name}", source, context, section, outputs, workers=suitable(tokens), kept=rows, latencies=latencies)

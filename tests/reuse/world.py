@@ -166,7 +166,7 @@ class World:
         )
         section = AuditSection(gate=GateSection(admit=said["admit"]), round_trip=AuditSection().round_trip.model_copy(update={"max_rate": said["max_rate"]}))
         settings = audit.Config(
-            audit=section, expect=ExpectSection(reasoning=said["reasoning"]), allow=said["allow"], deny=[], heldout="none", heldout_digest=None
+            audit=section, own={}, expect=ExpectSection(reasoning=said["reasoning"]), allow=said["allow"], deny=[], heldout="none", heldout_digest=None
         )
         writes = {name: at / path for name, path in WRITES.items()}
         try:
