@@ -17,9 +17,10 @@ from pipeline.eagle3.drafter import Drafter, initialize
 from pipeline.eagle3.estimate import Estimate, Judged, estimate
 from pipeline.eagle3.vocabulary import choose_vocabulary
 from pipeline.errors import ArtifactError, ConfigError
-from pipeline.fingerprint import running_code
 from pipeline.lossmask import weights_of
 from pipeline.models import Ends, open_ends, usable_device, use_threads
+from pipeline.reuse.code import code_digest
+from pipeline.reuse.kept import opened
 from pipeline.schema.target import TargetRecord
 from pipeline.section import Section
 from pipeline.train.config import TrainSection
@@ -195,7 +196,9 @@ def drafter_config(settings: TrainSection, ends: Ends, corpus: Corpus, target: s
 
 def _key(settings: TrainSection, corpus: Corpus) -> str:
     """Digest of everything that decides the weights, this program's own code included."""
-    facts = [settings.model_dump(mode="json"), {n: s.sha256 for n, s in corpus.stamps.items()}, corpus.manifest.target_sha256, running_code("train")]
+    with opened("train") as notes:
+        code = code_digest("train", notes).hex()
+    facts = [settings.model_dump(mode="json"), {n: s.sha256 for n, s in corpus.stamps.items()}, corpus.manifest.target_sha256, code]
     return hashlib.sha256(to_json(facts)).hexdigest()
 
 
