@@ -48,7 +48,12 @@ def batches(rows: int) -> Iterator[pa.RecordBatch]:
             ids.append([*reasoning, close, *content, end if row % 20 else 0])
             prompts.append([163587, *lines[three], *number, 163601, 163606])
             at = len(reasoning)
-            bounds = [("reasoning", 0, at), ("think_close", at, at + 1), ("content", at + 1, at + 1 + len(content)), ("end", at + 1 + len(content), len(ids[-1]))]
+            bounds = [
+                ("reasoning", 0, at),
+                ("think_close", at, at + 1),
+                ("content", at + 1, at + 1 + len(content)),
+                ("end", at + 1 + len(content), len(ids[-1])),
+            ]
             segments.append([{"kind": kind, "start": first, "end": last} for kind, first, last in bounds])
         lengths = [len(row) for row in ids]
         columns = {

@@ -5,6 +5,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -193,24 +194,26 @@ def make_small_target(folder: Path, kimi: TargetRecord) -> Path:
     return folder
 
 
+_open_model, _find_source = cache(open_model), cache(find_source)
+
+
+@cache
+def _tables(tokenizer: Tokenizer, record: str) -> Any:
+    return make_context(TargetRecord.model_validate_json(record), tokenizer)
+
+
 def quicken(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
     """Load once what does not change: the vocabulary, its tables, the weights; and sync nothing to the disk."""
 
-    @cache
-    def tables(name: str) -> Any:
-        return make_context(TargetRecord.model_validate_json(name), tokenizer)
-
     def context(record: TargetRecord, _tokenizer: Tokenizer, expect: Any, allow: Any, deny: Any, heldout: Any, prices: Any, tags: Any) -> Any:
-        from dataclasses import replace
-
-        whole = tables(record.model_copy(update={"name": "any"}).model_dump_json())
+        whole = _tables(tokenizer, record.model_copy(update={"name": "any"}).model_dump_json())
         return replace(whole, record=record, expect=expect, allow=tuple(allow), deny=tuple(deny), heldout=heldout, prices=prices, tags=tags)
 
     for stage in (reconstruct, audit):
         monkeypatch.setattr(stage, "open_tokenizer", lambda _record: tokenizer)
     monkeypatch.setattr(audit, "make_context", context)
-    monkeypatch.setattr("pipeline.extract.local.open_model", cache(open_model))
-    monkeypatch.setattr("pipeline.extract.stage.find_source", cache(find_source))
+    monkeypatch.setattr("pipeline.extract.local.open_model", _open_model)
+    monkeypatch.setattr("pipeline.extract.stage.find_source", _find_source)
     monkeypatch.setattr(os, "fsync", lambda _handle: None)
 
 
@@ -218,14 +221,14 @@ def quicken(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
 def killed_after(writes: int) -> Iterator[None]:
     """Stop at the so-manieth file that is finished, without a chance to tidy up."""
     patch, left = pytest.MonkeyPatch(), [writes]
-    replace, close = Path.replace, Kept.close
+    rename, close = Path.replace, Kept.close
 
     def counting(path: Path, to: Any) -> Path:
         left[0] -= 1
         if left[0] < 0:
             patch.setattr(Kept, "close", lambda _self: None)
             raise Killed
-        return replace(path, to)
+        return rename(path, to)
 
     patch.setattr(Path, "replace", counting)
     try:
