@@ -15,8 +15,9 @@ from typing import Any
 
 from benchmarks.results import save
 from pipeline.errors import AerieError
-from pipeline.generate.stage import Config, run
+from pipeline.generate.stage import Config
 from tests.generate.chat_server import ENDPOINT, Answer, ChatServer, completion, error
+from tests.generate.child import run_in
 
 
 class Scene:
@@ -68,7 +69,7 @@ class Scene:
 
     def play(self) -> dict[str, Any]:
         """Run the stage one to three times with growing prompts; give the server's account and the caps."""
-        build, none = self.folder / "build" / "some", self.folder / "none"
+        build = self.folder / "build" / "some"
         build.mkdir(parents=True)
         os.environ["AERIE_STORE"] = str(self.folder / "store")
         with ChatServer(self.script, endpoints=self.endpoints()) as server:
@@ -78,8 +79,7 @@ class Scene:
                 ]
                 (build / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
                 with contextlib.suppress(AerieError), contextlib.redirect_stderr(io.StringIO()):
-                    config = self.config(server.url)
-                    run(config, prompts=build / "prompts.jsonl", record=none, model=none, responses=build / "responses.jsonl", summary=build / "generate.json")
+                    run_in(build, self.config(server.url))
             usd = server.billed
         passed = (self.cap_usd is not None and usd > self.cap_usd + 1e-12) or (self.cap_tokens is not None and self.billed_tokens > self.cap_tokens)
         return {"passed": passed, "requests": len(server.asked), "usd": usd, "share": usd / self.cap_usd if self.cap_usd else None}

@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pipeline.generate.stage import Config, run
+from pipeline.generate.stage import Config
+from tests.generate.child import run_in
 
 
 class Stage:
@@ -43,12 +44,4 @@ class Stage:
 
     def run(self) -> None:
         """Run the stage."""
-        none = self.folder / "none"
-        run(
-            self.config,
-            prompts=self.build / "prompts.jsonl",
-            record=none,
-            model=none,
-            responses=self.build / "responses.jsonl",
-            summary=self.build / "generate.json",
-        )
+        run_in(self.build, self.config)

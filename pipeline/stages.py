@@ -48,7 +48,12 @@ STAGES = (
             "provider": "provider",
         },
         reads={"prompts": "build/{d}/prompts.jsonl", **TARGET, **WEIGHTS},
-        writes={"responses": "build/{d}/responses.jsonl", "summary": "build/{d}/generate.json"},
+        writes={
+            "responses": "build/{d}/responses.jsonl",
+            "summary": "build/{d}/generate.json",
+            "timings": "build/{d}/timings.jsonl",
+            "timings_summary": "build/{d}/timings.json",
+        },
     ),
     Stage(
         "reconstruct",
@@ -75,6 +80,7 @@ STAGES = (
             "prompts": "build/{d}/prompts.jsonl",
             "responses": "build/{d}/responses.jsonl",
             "generated": "build/{d}/generate.json",
+            "timings": "build/{d}/timings.jsonl",
             "tokens": "build/{d}/tokens.parquet",
             **TARGET,
         },

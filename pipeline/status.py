@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from pipeline.artifacts import read_json
 from pipeline.errors import ArtifactError
@@ -31,6 +32,19 @@ def dataset_line(name: str) -> list[str]:
     return [name, str(audit.get("rows", "-")), str(audit.get("accepted", "-")), exact or "-", verdict]
 
 
+def show_speed(names: list[str], console: Console) -> None:
+    """Print how fast each provider answered, where the build has its timings."""
+    table = Table("dataset", "provider", "answers", "median s", "95 % within s", "tokens/s", title="answers")
+    for name in names:
+        found = _read(BUILD / name / "timings.json")
+        rate = found.get("completion_tokens_per_second")
+        for number, (provider, seen) in enumerate(found.get("by_provider", {}).items()):
+            speed = f"{rate:,.0f}" if rate is not None and number == 0 else ""
+            table.add_row(name, Text(provider), str(seen["answers"]), f"{seen['p50_seconds']:.2f}", f"{seen['p95_seconds']:.2f}", speed)
+    if table.row_count:
+        console.print(table)
+
+
 def main(argv: list[str]) -> None:
     """Print the state of the build.
 
@@ -45,6 +59,7 @@ def main(argv: list[str]) -> None:
     for name in config["names"]:
         table.add_row(*dataset_line(name))
     console.print(table)
+    show_speed(config["names"], console)
     result = _read(BUILD / "drafter/eval.json")
     if result:
         console.print(

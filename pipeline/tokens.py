@@ -38,6 +38,9 @@ class Backend(Protocol):
     def encode_flat(self, text: str) -> bytes:
         """The same ids as little-endian uint32 bytes."""
 
+    def quick_flat(self, text: str) -> bytes:
+        """The same again, unless special tokens are among the ids given."""
+
     def token_bytes(self, token: int) -> bytes:
         """Bytes of an ordinary token; empty for a special or unknown one."""
 
@@ -66,7 +69,7 @@ class _Splintr:
         self.special_ids = dict(loaded.special_tokens())
         self.encode = loaded.encode_ordinary
         self._decode = loaded.decode_bytes
-        self._flat = loaded.encode_flat
+        self.quick_flat = loaded.encode_flat
         self._first_special = self._all_above()
 
     def _all_above(self) -> int:
@@ -88,7 +91,7 @@ class _Splintr:
         """
         if not self._first_special:
             return _pack(self.encode(text))
-        flat: bytes = self._flat(text)
+        flat: bytes = self.quick_flat(text)
         return flat if _largest(flat) < self._first_special else _pack(self.encode(text))
 
     def token_bytes(self, token: int) -> bytes:
@@ -117,6 +120,8 @@ class _Tiktoken:
 
     def encode_flat(self, text: str) -> bytes:
         return _pack(self.encode(text))
+
+    quick_flat = encode_flat
 
     def token_bytes(self, token: int) -> bytes:
         return bytes(self._bytes.get(token, b""))
@@ -148,6 +153,8 @@ class _Transformers:
 
     def encode_flat(self, text: str) -> bytes:
         return _pack(self.encode(text))
+
+    quick_flat = encode_flat
 
     def token_bytes(self, token: int) -> bytes:
         piece = None if token in self._special else self._fast.id_to_token(token)
@@ -214,6 +221,12 @@ class Tokenizer:
             return b"".join(map(self._backend.encode_flat, _cut(text, self.spec)))
         except UnicodeEncodeError as error:
             raise _not_unicode(text, error) from error
+
+    def gives(self, text: str, flat: bytes) -> bool:
+        """Whether `encode_flat` of a text is ``flat``, the ids of ordinary tokens; cheaper than asking for them."""
+        if len(text) <= self._uncut and self._backend.quick_flat(text) == flat:
+            return True
+        return self.encode_flat(text) == flat
 
     def token_bytes(self, token: int) -> bytes:
         """Bytes of an ordinary token; empty for a special one, an unused id, or one outside the vocabulary."""

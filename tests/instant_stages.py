@@ -64,6 +64,8 @@ _BODIES = {
         rows.append({"id": row["id"], "key": key, "cost_usd": 0.001, "provider": "north" if int(key, 16) % 2 else "south", "response": key})
     write_jsonl(responses, rows)
     write_json(summary, {"rows": len(rows), "cost_usd": round(0.001 * len(rows), 6), "completion_tokens": 32 * len(rows)})
+    write_jsonl(timings, [{"id": row["id"], "key": row["key"], "provider": row["provider"], "seconds": 1.0} for row in rows])
+    write_any(timings_summary, found)
 """,
     "reconstruct": """    from pipeline.schema.tokens import SCHEMA, Segment, TokenRow
     from pipeline.tables import write_rows

@@ -56,7 +56,8 @@ def test_a_file_kept_in_git_is_a_metric_or_plot_and_never_an_out() -> None:
         if name != "compose":
             assert not [item for item in entry.get("outs", []) if isinstance(item, dict) and any(v.get("cache") is False for v in item.values())]
         for item in [*entry.get("metrics", []), *entry.get("plots", [])]:
-            assert next(iter(item.values()))["cache"] is False
+            if item != "build/${item.dataset}/timings.json":  # holds times: DVC keeps it, git does not
+                assert next(iter(item.values()))["cache"] is False
 
 
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)

@@ -9,6 +9,8 @@ class Answer:
     """The facts of one line of responses.jsonl that checks compare with the ids."""
 
     model: str | None = None
+    provider: str | None = None
+    finish_reason: str | None = None
     error: str | None = None
     """Why there is no usable answer."""
     policy: str | None = None
@@ -64,6 +66,8 @@ def read_answer(line: Any) -> Answer:
     cost = _number(usage.get("cost"))
     return Answer(
         model=_text(line.get("model")) or _text(body.get("model")),
+        provider=_text(line.get("provider")) or _text(body.get("provider")),
+        finish_reason=_text(choice.get("finish_reason")),
         error=_describe(line.get("error") or body.get("error") or choice.get("error")),
         policy=_text(line.get("policy")),
         refusal=_text(_mapping(choice.get("message")).get("refusal")),

@@ -1,5 +1,6 @@
 """Some rows of a tokens table as flat arrays, with what several checks need worked out once."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -60,6 +61,20 @@ class Hits:
     """Position of the first occurrence in each row, or -1; [rows of the batch]."""
 
 
+def _delta(batch: "Batch", row: int) -> int | None:
+    """Billed minus held tokens of a row that has both."""
+    billed = batch.column("billed_tokens")[row]
+    return None if billed is None or not batch.present[row] else billed - int(batch.completion.lengths[row])
+
+
+_FILLS: dict[str, Callable[["Batch", int], Any]] = {
+    "provider": lambda batch, row: batch.answers[row].provider,
+    "finish_reason": lambda batch, row: batch.answers[row].finish_reason,
+    "billed_tokens": lambda batch, row: batch.answers[row].completion_tokens,
+    "count_delta": _delta,
+}
+
+
 class Batch:
     """Rows of the table from ``start`` on, in the columns of schema/tokens.py, with what came with them."""
 
@@ -72,12 +87,19 @@ class Batch:
         self.size = table.num_rows
         self.prompts: list[dict[str, Any] | None] = prompts if prompts is not None else [None] * self.size
         self.responses: list[Any] = responses if responses is not None else [None] * self.size
+        self._columns: dict[str, list[Any]] = {}
         self._hits: dict[int, Hits] = {}
         self._grams: dict[int, Hashes] = {}
 
     def column(self, name: str) -> list[Any]:
-        """One column as Python values."""
-        return self.table.column(name).to_pylist()  # type: ignore[no-any-return]
+        """One column as Python values; what a file from elsewhere does not know is taken from the response lines, where those are given."""
+        if name not in self._columns:
+            values = self.table.column(name).to_pylist()
+            fill = _FILLS.get(name)
+            if fill is not None and None in values:
+                values = [fill(self, row) if value is None else value for row, value in enumerate(values)]
+            self._columns[name] = values
+        return self._columns[name]
 
     @cached_property
     def ids(self) -> list[str]:
@@ -115,7 +137,7 @@ class Batch:
             return np.zeros(self.size, dtype=np.bool_)
         opens, closes = (self._in_tail(token) for token in (think_open, think_close))
         unknown = (self.prompt.lengths == 0) & (self.context.record.chat == "kimi_k25")
-        return (opens & ~closes) | unknown
+        return np.asarray((opens & ~closes) | unknown)
 
     def _in_tail(self, token: int | None) -> NDArray[np.bool_]:
         """Whether an id is among the last three of each prompt."""
@@ -210,4 +232,4 @@ class Batch:
         tails = [self.prompt[row][-_TAIL:] for row in range(self.size)]
         data, bounds = self.context.bytes_of(np.concatenate([*tails, np.zeros(0, dtype=np.int32)]))
         edges = bounds[np.cumsum([0, *map(len, tails)])].tolist()
-        return [str(data[start:end], "utf-8", "replace") for start, end in pairwise(edges)]
+        return [data[start:end].decode("utf-8", "replace") for start, end in pairwise(edges)]

@@ -13,12 +13,12 @@ from pipeline.artifacts import read_bytes, write_text
 from pipeline.audit.batch import Batch
 from pipeline.audit.config import AuditSection, ExpectSection
 from pipeline.audit.context import Context, make_context
+from pipeline.audit.endpoints import read_endpoints
 from pipeline.audit.explain import explained
-from pipeline.audit.fit import check_fit
 from pipeline.audit.foreign import open_tokens
 from pipeline.audit.heldout import read_heldout
+from pipeline.audit.latency import read_latencies
 from pipeline.audit.outputs import Outputs, write_audit
-from pipeline.audit.prices import read_prices, read_tags
 from pipeline.audit.source import Source
 from pipeline.audit.workers import suitable
 from pipeline.errors import ConfigError
@@ -41,7 +41,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--responses", type=Path, help="responses.jsonl: adds usage, cost, model and provider as received")
     parser.add_argument("--heldout", type=Path, help="JSONL of evaluation prompts that must not be trained on")
     parser.add_argument("--against", type=Path, action="append", default=[], help="another dataset's tokens, to find duplicates across both; may be repeated")
-    parser.add_argument("--endpoints", type=Path, help="generate.json of a build, for the prices and names that the endpoints listed")
+    parser.add_argument("--endpoints", type=Path, help="generate.json of a build: adds the endpoints' prices, names and number formats")
+    parser.add_argument("--timings", type=Path, help="timings.jsonl of a build: adds latencies to the report")
     parser.add_argument("--workers", type=int, help="processes; the result does not depend on it (default: by the file's size)")
     parser.add_argument("--config", default="default", help="conf/audit/<name>.yaml, or a path ending in .yaml (default: default)")
     parser.add_argument("--reasoning", choices=WORDS, default="optional", help="what the dataset expects of every answer (default: optional)")
@@ -94,19 +95,17 @@ def main(argv: list[str]) -> int:
     record, tokenizer = open_target(options.target)
     heldout = read_heldout(options.heldout, tokenizer, section.contamination.n) if options.heldout else None
     expect = ExpectSection(reasoning=options.reasoning, tool_calls=options.tool_calls)
-    prices, tags = (read_prices(options.endpoints), read_tags(options.endpoints)) if options.endpoints else (None, None)
-    context = make_context(record, tokenizer, expect, options.allow, options.deny, heldout, prices, tags)
-    source = Source(open_tokens(options.tokens), options.prompts, options.responses)
+    endpoints = read_endpoints(options.endpoints) if options.endpoints else None
+    latencies = read_latencies(options.timings) if options.timings else None
+    context = make_context(record, tokenizer, expect, options.allow, options.deny, heldout, endpoints)
+    source = Source(open_tokens(options.tokens), options.prompts, options.responses, str(options.tokens))
     if options.explain is not None:
         print(explained(source, context, section, options.explain))
         return 0
-    for batch in source.batches(context):
-        check_fit(batch, options.tokens)
-        break
     out = options.out
     outputs = Outputs.in_folder(out)
     workers = options.workers or suitable(options.tokens)
-    summary = write_audit(f"Audit of {options.tokens.name}", source, context, section, outputs, others(options.against, context), workers)
+    summary = write_audit(f"Audit of {options.tokens.name}", source, context, section, outputs, others(options.against, context), workers, latencies)
     write_text(out / "summary.md", markdown({options.tokens.name: summary}))
     gate = summary["gate"]
     print(f"{gate['verdict']}: {summary['accepted']} of {summary['rows']} rows accepted; report: {outputs.report}")

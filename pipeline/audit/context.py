@@ -7,21 +7,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.audit.config import ExpectSection, TokenPrice
+from pipeline.audit.config import ExpectSection
+from pipeline.audit.endpoints import Endpoints
 from pipeline.audit.heldout import Heldout
 from pipeline.schema.target import TargetRecord
 from pipeline.tokens import Tokenizer
 
-TokenPrices = dict[str, list[TokenPrice]]
-"""By provider's name; one with several endpoints has several prices."""
-
-
 CONTROL, REPLACEMENT = 1, 2
 """Bits of `Context.suspects`."""
 _C0 = bytes([*range(9), 0x0B, 0x0C, *range(0x0E, 0x20), 0x7F])
-
-ProviderTags = dict[str, list[str]]
-"""By provider's name: how requests and the policy call its endpoints (`novita/fp8` of NovitaAI)."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +37,8 @@ class Context:
     """CONTROL and REPLACEMENT bits of each id; [vocab_size + 1]."""
     heldout: Heldout | None = None
     """Evaluation prompts that must not be trained on, where they are given."""
-    prices: TokenPrices = field(default_factory=dict)
-    """What each provider's endpoints charge, where that is known."""
-    tags: ProviderTags = field(default_factory=dict)
-    """What else each provider is called, where that is known."""
+    endpoints: Endpoints = field(default_factory=Endpoints)
+    """What the providers charge and are called, where that is known."""
 
     def _places(self, ids: NDArray[np.int32]) -> NDArray[np.uint32]:
         """Index of each id in the tables; whatever is outside the vocabulary shares the last entry."""
@@ -60,12 +52,12 @@ class Context:
         """Which of CONTROL and REPLACEMENT each id's bytes may be a part of; [len(ids)]."""
         return np.asarray(self.suspects.take(self._places(ids)))
 
-    def bytes_of(self, ids: NDArray[np.int32]) -> tuple[memoryview, NDArray[np.int32]]:
+    def bytes_of(self, ids: NDArray[np.int32]) -> tuple[bytes, NDArray[np.int32]]:
         """Bytes of all ids joined, and where each id's bytes begin; [len(ids) + 1], the last one the end."""
         taken = self.table.take(pa.array(self._places(ids)))
         _, offsets, data = taken.buffers()
         bounds = np.frombuffer(offsets, dtype=np.int32, count=len(ids) + 1) if len(ids) else np.zeros(1, dtype=np.int32)
-        return memoryview(data if data is not None else b""), bounds
+        return (b"" if data is None else data.to_pybytes()), bounds
 
     def role(self, name: str) -> int | None:
         """Id of the token that plays a role, or None where the format has none."""
@@ -84,8 +76,7 @@ def make_context(
     allow: list[str] | None = None,
     deny: list[str] | None = None,
     heldout: Heldout | None = None,
-    prices: TokenPrices | None = None,
-    tags: ProviderTags | None = None,
+    endpoints: Endpoints | None = None,
 ) -> Context:
     """Tabulate a target's vocabulary once; a few hundred milliseconds."""
     pieces = [tokenizer.token_bytes(token) for token in range(record.vocab_size)]
@@ -101,6 +92,5 @@ def make_context(
         ordinary,
         np.array([*map(_suspect, pieces), 0], dtype=np.uint8),
         heldout,
-        prices or {},
-        tags or {},
+        endpoints or Endpoints(),
     )

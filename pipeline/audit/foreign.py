@@ -2,16 +2,17 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 
-from pipeline.artifacts import read_jsonl, read_start
-from pipeline.audit.source import BATCH_ROWS, parquet
+from pipeline.artifacts import open_gzip, open_plain, read_jsonl, read_start
+from pipeline.audit.source import BATCH_ROWS
 from pipeline.errors import InputError
 from pipeline.schema.tokens import SCHEMA
-from pipeline.tables import read_columns, table_columns
+from pipeline.tables import open_zstd, read_columns, table_columns
 
+Opener = Callable[[Path], IO[bytes]]
 Tables = Callable[[], Iterator[pa.RecordBatch]]
 
 PROMPT = ("prompt_ids", "input_ids", "prompt_token_ids")
@@ -23,6 +24,8 @@ TEXT = ("id", "finish_reason", "provider")
 
 _IDS = pa.list_(pa.int32())
 _MAGIC = b"PAR1"
+_PACKED = {b"\x1f\x8b": open_gzip, b"\x28\xb5\x2f\xfd": open_zstd}
+_NEEDED = "needed are Parquet, or JSONL (plain, gzip or zstd) with `output_ids` and, if known, `input_ids`"
 
 
 def open_tokens(path: Path) -> Tables:
@@ -32,16 +35,41 @@ def open_tokens(path: Path) -> Tables:
         InputError: the file is missing, damaged, or has no column of ids.
 
     """
-    if read_start(path, len(_MAGIC)) != _MAGIC:
-        first = next((value for _number, value in read_jsonl(path)), None)
+    start = read_start(path, len(_MAGIC))
+    if start != _MAGIC:
+        opener = next((opener for magic, opener in _PACKED.items() if start.startswith(magic)), open_plain)
+        try:
+            first = next((value for _number, value in read_jsonl(path, opener)), None)
+        except InputError as error:
+            raise InputError(f"{error}; {_NEEDED}") from error
         if first is None:
-            raise InputError(f"{path}: empty; needed are Parquet, or JSONL with `output_ids` and, if known, `input_ids`")
-        return lambda: _from_jsonl(path)
+            raise InputError(f"{path}: empty; {_NEEDED}")
+        return lambda: _from_jsonl(path, opener)
     columns = table_columns(path)
     if set(SCHEMA.names) <= set(columns):
-        return parquet(path)
+        return lambda: _from_our_columns(path)
     prompt, completion = _choose(path, columns)
     return lambda: _from_parquet(path, columns, prompt, completion)
+
+
+def _from_our_columns(path: Path) -> Iterator[pa.RecordBatch]:
+    """Rows of a tokens.parquet, also where another tool wrote it again with wider types."""
+    start = 0
+    for batch in read_columns(path, SCHEMA.names, BATCH_ROWS):
+        columns = []
+        for field in SCHEMA:
+            column = batch.column(field.name)
+            if field.type == _IDS:
+                columns.append(_ids(path, field.name, column, start))
+                continue
+            if not field.nullable and column.null_count:
+                raise InputError(f"{path}: row {start + column.is_null().to_pylist().index(True)}: {field.name} is null")
+            try:
+                columns.append(column.cast(field.type))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise InputError(f"{path}: column {field.name} is {column.type}; needed is {field.type} ({error})") from error
+        yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        start += batch.num_rows
 
 
 def _choose(path: Path, names: list[str]) -> tuple[str | None, str]:
@@ -81,12 +109,17 @@ def _ids(path: Path, name: str, column: Any, start: int) -> Any:
         raise InputError(f"{path}: row {row}: {name} is null; every row needs a list of ids, which may be empty")
     if not _is_list_of_whole_numbers(column.type):
         raise InputError(f"{path}: column {name} is {column.type}; needed is a list of whole numbers")
-    if column.flatten().null_count:
-        raise InputError(f"{path}: rows {start} to {start + len(column) - 1}: {name} has a null among its ids")
     try:
-        return column.cast(_IDS)
-    except pa.ArrowInvalid as error:
-        raise InputError(f"{path}: rows {start} to {start + len(column) - 1}: {name} has an id that is no token's: {error}") from error
+        if not column.flatten().null_count:
+            return column.cast(_IDS)
+    except pa.ArrowInvalid:
+        pass
+    row, odd = next((row, token) for row, ids in enumerate(column.to_pylist(), start) for token in ids if token is None or not _fits(token))
+    raise InputError(f"{path}: row {row}: {name} has {'null' if odd is None else odd} among its ids; needed are whole numbers that fit 32 bits")
+
+
+def _fits(token: int) -> bool:
+    return -(1 << 31) <= token < 1 << 31
 
 
 def _is_list_of_whole_numbers(kind: Any) -> bool:
@@ -95,14 +128,15 @@ def _is_list_of_whole_numbers(kind: Any) -> bool:
 
 
 def _texts(path: Path, name: str, column: Any) -> list[str | None]:
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_integer(column.type) or pa.types.is_null(column.type)):
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer, pa.types.is_null)):
         raise InputError(f"{path}: column {name} is {column.type}; needed is text")
     return [None if value is None else str(value) for value in column.to_pylist()]
 
 
-def _from_jsonl(path: Path) -> Iterator[pa.RecordBatch]:
+def _from_jsonl(path: Path, opener: Opener) -> Iterator[pa.RecordBatch]:
     rows: list[tuple[str, list[int], list[int], dict[str, str | None]]] = []
-    for number, value in read_jsonl(path):
+    for number, value in read_jsonl(path, opener):
         rows.append(_row(path, number, value))
         if len(rows) == BATCH_ROWS:
             yield _gather(rows)
@@ -127,8 +161,11 @@ def _row(path: Path, number: int, value: Any) -> tuple[str, list[int], list[int]
         raise InputError(str(error).replace(f"{path}: has the columns", f"{where}: has the keys", 1)) from None
     lists = {name: value[name] if name else [] for name in (prompt, completion)}
     for name, ids in lists.items():
-        if not isinstance(ids, list) or not all(type(token) is int and -(1 << 31) <= token < 1 << 31 for token in ids):
-            odd = next((token for token in ids if type(token) is not int or not -(1 << 31) <= token < 1 << 31), None) if isinstance(ids, list) else ids
+        if not isinstance(ids, list) or not all(type(token) is int and _fits(token) for token in ids):
+            odd = next((token for token in ids if type(token) is not int or not _fits(token)), None) if isinstance(ids, list) else ids
             raise InputError(f"{where}: {name} must be a list of whole numbers that fit 32 bits; found {str(odd)[:60]!r}")
+    for name in TEXT:
+        if not isinstance(value.get(name), str | int | None):
+            raise InputError(f"{where}: {name} must be text; found {str(value[name])[:60]!r}")
     text = {name: None if value.get(name) is None else str(value[name]) for name in TEXT}
     return text["id"] if text["id"] is not None else f"row-{number - 1}", lists[prompt], lists[completion], text

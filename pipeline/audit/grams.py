@@ -1,6 +1,6 @@
 """Hashes of n-grams of ids, for whole batches at once: repeats, near-duplicates and overlap with held-out data."""
 
-import hashlib
+from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,4 +56,9 @@ def _power(exponent: int) -> np.uint64:
 
 def sequence_hash(ids: NDArray[np.int32]) -> int:
     """Hash of a whole sequence, 64 bits."""
-    return int.from_bytes(hashlib.blake2b(np.ascontiguousarray(ids, dtype="<i4").tobytes(), digest_size=8).digest(), "little")
+    return hash_bytes(np.ascontiguousarray(ids, dtype="<i4").tobytes())
+
+
+def hash_bytes(data: bytes) -> int:
+    """Hash of a whole sequence, given as little-endian int32; 64 bits."""
+    return int.from_bytes(blake2b(data, digest_size=8).digest(), "little")

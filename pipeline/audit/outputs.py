@@ -13,7 +13,9 @@ from pipeline.audit.batch import Batch
 from pipeline.audit.config import AuditSection
 from pipeline.audit.context import Context
 from pipeline.audit.engine import Tally, compare, decide, gather
+from pipeline.audit.fit import check_fit
 from pipeline.audit.kept import KeptAudit
+from pipeline.audit.latency import Latencies
 from pipeline.audit.page import report
 from pipeline.audit.sketch import in_file
 from pipeline.audit.source import Source
@@ -53,12 +55,19 @@ def write_audit(
     outputs: Outputs,
     others: Iterable[tuple[str, Batch]] = (),
     workers: int = 1,
+    latencies: Latencies | None = None,
     kept: KeptAudit | None = None,
 ) -> dict[str, Any]:
     """Audit all rows and write findings, the sketch, the accepted rows, the report and, last, the summary; return the summary.
 
-    ``others`` are batches of other datasets, each with its name, that rows may not repeat. What is written depends neither on ``workers`` nor on ``kept``.
+    ``others`` are batches of other datasets, each with its name, that rows may not repeat. What is written depends neither on ``workers`` nor
+    on ``kept``, and only the report on ``latencies``, which are no two times the same; without them it has those of the response lines.
+
+    Raises:
+        InputError: a file is damaged, or has another vocabulary's ids.
+
     """
+    check_fit(source, context)
     compared = sketches(others, section)
     with writing_table(outputs.findings, FINDINGS) as findings:
         with writing_table(outputs.sketch, SKETCH) as sketch:
@@ -66,8 +75,8 @@ def write_audit(
         compare(tally, [*compared, in_file("", outputs.sketch, tally.rows)], section, findings.write_rows)
     decide(tally, section)
     write_accepted(source, tally, outputs.accepted)
-    summary = summarize(tally, section, judge(tally, section))
-    write_text(outputs.report, report(title, summary, tally, context, not_asked(source, context)))
+    summary = summarize(tally, section, judge(tally, section), context.endpoints.quantizations)
+    write_text(outputs.report, report(title, summary, tally, context, not_asked(source, context), tally.stats.latencies() if latencies is None else latencies))
     if outputs.lengths is not None:
         write_text(outputs.lengths, lengths_csv(tally))
     write_json(outputs.summary, summary)

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pipeline.audit.checks.catalog import CHECKS
 from pipeline.audit.context import Context
 from pipeline.audit.engine import Tally
+from pipeline.audit.latency import Latencies
 from pipeline.audit.samples import Sample
 from pipeline.audit.token_view import view
 from pipeline.report.blocks import Cell, badge, cards, facts, fold, money, number, percent, row_filter, table
@@ -25,16 +27,16 @@ _MOST = 100
 _RANK = {"error": 3, "warn": 2, "info": 1, "off": 0}
 
 
-def report(title: str, summary: dict[str, Any], tally: Tally, context: Context, notes: list[str]) -> str:
+def report(title: str, summary: dict[str, Any], tally: Tally, context: Context, notes: list[str], latencies: Latencies) -> str:
     """Whole page; ``notes`` say what the audit could not look at."""
     return page(
         title,
         [
             ("verdict", "", verdict(title, summary, notes)),
             ("checks", "Checks", checks(summary, tally)),
-            ("providers", "Providers", providers(summary)),
+            ("providers", "Providers", providers(summary, latencies)),
             ("evidence", "Evidence", evidence(summary)),
-            ("distributions", "Distributions", distributions(tally)),
+            ("distributions", "Distributions", distributions(tally, latencies)),
             ("findings", "Findings", findings(summary, tally)),
             ("rows", "Rows to look at", rows(tally, context)),
         ],
@@ -120,15 +122,16 @@ def checks(summary: dict[str, Any], tally: Tally) -> Html:
     )
 
 
-def providers(summary: dict[str, Any]) -> Html:
+def providers(summary: dict[str, Any], latencies: Latencies) -> Html:
     """One line a provider: which to keep."""
     lines = []
     for name, card in summary["providers"].items():
-        latency, billing = card["latency_ms"], card["billing"]
+        latency, billing = latencies.get(name, np.zeros(0)), card["billing"]
         lines.append(
             (
-                name,
+                short(name),
                 card["rows"],
+                ", ".join(card["quantizations"]) or None,
                 percent(card["exact_share"]),
                 percent(card["known_share"]),
                 percent(card["error_share"]),
@@ -137,14 +140,30 @@ def providers(summary: dict[str, Any]) -> Html:
                 percent(card["truncated_share"]),
                 percent(card["repeat_share"]),
                 money(card["usd_per_million"], 3),
-                money(card["cost_usd"]),
-                Cell(number(latency and latency["p50"], 0, " ms"), latency["p50"] if latency else -1.0),
+                *(milliseconds(latency, share) for share in (50, 95)),
+                money(card["cost_usd"], 2),
             )
         )
-    heads = ("Provider", "Rows", "Exact", "Known", "Errors", "Off by", "Tool calls valid", "Cut", "Repeats", "$ per M", "Cost", "Latency")
+    heads = (
+        "Provider",
+        "Rows",
+        "Number format",
+        "Exact",
+        "Known",
+        "Errors",
+        "Off by",
+        "Tool calls valid",
+        "Cut",
+        "Repeats",
+        "$ per M",
+        "Latency",
+        "95 % within",
+        "Cost",
+    )
     legend = (
         "Exact: ids or logprobs came with the answer. Known: exact, or the count agrees with the bill. Off by: mean difference of billed and rebuilt tokens. "
-        "$ per M: dollars per million billed answer tokens. Latency: median, where the response lines have it (a build keeps times in its ledger)."
+        "$ per M: dollars per million billed answer tokens. Latency: of the middle answer. "
+        "Number format: of the endpoints that the policy admits; which of them gave an answer, no answer says."
     )
     models = [(name, model, count) for name, card in summary["providers"].items() for model, count in card["models"].items()]
     return join(
@@ -162,7 +181,7 @@ def evidence(summary: dict[str, Any]) -> Html:
         stacked("How the ids are known", {"all": summary["evidence"], **mix}, EVIDENCE),
         tag(
             "p",
-            "ids: returned by the server. logprobs: from each token's bytes. count: encoded again, and as many as were billed. text: encoded again, count unknown or different. none: rejected.",
+            "ids: returned by the server. logprobs: from each token's bytes. count: encoded again, and as many as were billed. text: encoded again, count unknown or different. none: rejected, or not known.",
             class_="soft small",
         ),
         facts(
@@ -185,16 +204,24 @@ def outliers(found: list[dict[str, Any]]) -> Html | None:
     return table(("Row", "Provider", "Billed", "Billed minus rebuilt"), lines, caption="Largest differences between bill and ids")
 
 
-def distributions(tally: Tally) -> Html:
+def milliseconds(values: NDArray[np.float64], share: int) -> Cell:
+    """Percentile of some latencies, in seconds where they are long."""
+    if not len(values):
+        return Cell("\u2013", -1.0)
+    found = float(np.percentile(values, share, method="higher"))
+    return Cell(number(found, 0, " ms") if found < 1000 else number(found / 1000, 2, " s"), round(found, 3))
+
+
+def distributions(tally: Tally, latencies: Latencies) -> Html:
     """Lengths, differences, latencies."""
     stats = tally.stats
-    latencies = np.array([value for provider in stats.providers.values() for value in provider.latencies]).astype(np.int64)
+    times = np.concatenate([*latencies.values(), np.zeros(0)]).astype(np.int64)
     return tag(
         "div",
         bars("Length of the answers", histogram(stats.lengths[stats.lengths > 0]), "tokens"),
         bars("Length of the prompts", histogram(stats.prompt_lengths), "tokens"),
         bars("Billed minus rebuilt tokens", signed_histogram(stats.deltas()), "tokens"),
-        bars("Latency", histogram(latencies), "ms"),
+        bars("Latency", histogram(times), "ms"),
         class_="plots",
     )
 

@@ -55,17 +55,16 @@ def text_runs(context: Context, values: NDArray[np.int32], starts: NDArray[np.in
     data, bounds = context.bytes_of(values)
     where = zip(rows.tolist(), begins.tolist(), ends.tolist(), starts[rows].tolist(), bounds[begins].tolist(), bounds[ends].tolist(), strict=True)
     for row, begin, end, offset, first, last in where:
-        piece = bytes(data[first:last])
+        piece = data[first:last]
         runs[row].append(Run(begin - offset, end - offset, values[begin:end], piece, *decode(piece)))
     return runs
 
 
 def changed(context: Context, run: Run) -> list[int]:
     """Positions in the completion of the tokens that encoding the run's text does not give back at the same bytes."""
-    again = context.tokenizer.encode_flat(run.text)
-    if again == run.ids.tobytes():
+    if context.tokenizer.gives(run.text, run.ids.tobytes()):
         return []
-    kept = set(_ends(context, np.frombuffer(again, dtype="<u4").tolist()))
+    kept = set(_ends(context, context.tokenizer.encode(run.text)))
     return [run.start + index for index, piece in enumerate(_ends(context, run.ids.tolist())) if piece not in kept]
 
 

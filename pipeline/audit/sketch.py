@@ -1,5 +1,6 @@
 """What is kept of each row to compare it with all others: written to a file as batches come, and read back a column at a time."""
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,18 +73,23 @@ def facts_of(sketches: Sequence[Sketch], column: str) -> Facts:
 
 
 class Names:
-    """Ids of all rows of some sketches, with the dataset's name before those of other datasets; read when the first is asked for."""
+    """Ids of all rows of some sketches; read when the first is asked for."""
 
     def __init__(self, sketches: Sequence[Sketch]) -> None:
         self._sketches = sketches
         self._pieces: list[tuple[str, pa.Array]] = []
         self._starts: list[int] = [0]
 
-    def __call__(self, row: int) -> str:
-        """Id of a row."""
+    def of(self, row: int) -> tuple[str, str]:
+        """Name of the dataset of a row, and the row's id in it."""
         if not self._pieces:
-            self._pieces = [(f"{sketch.name}:" if sketch.name else "", piece) for sketch in self._sketches for piece in sketch.batches("id")]
-            self._starts = np.cumsum([0, *(len(piece) for _prefix, piece in self._pieces)]).tolist()
-        chunk = int(np.searchsorted(self._starts, row, side="right")) - 1
-        prefix, piece = self._pieces[chunk]
-        return f"{prefix}{piece[row - self._starts[chunk]].as_py()}"
+            self._pieces = [(sketch.name, piece) for sketch in self._sketches for piece in sketch.batches("id")]
+            self._starts = np.cumsum([0, *(len(piece) for _name, piece in self._pieces)]).tolist()
+        chunk = bisect_right(self._starts, row) - 1
+        name, piece = self._pieces[chunk]
+        return name, piece[row - self._starts[chunk]].as_py()
+
+    def __call__(self, row: int) -> str:
+        """Id of a row, with the dataset's name before it where it is another one."""
+        name, row_id = self.of(row)
+        return f"{name}:{row_id}" if name else row_id

@@ -45,6 +45,8 @@ class Source:
     """Batches in the columns of schema/tokens.py."""
     prompts: Path | None = None
     responses: Path | None = None
+    name: str = "the file"
+    """As messages call it."""
 
     def small_tables(self) -> Iterator[pa.RecordBatch]:
         """Batches cut to size."""

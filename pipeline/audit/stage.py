@@ -8,10 +8,11 @@ from pathlib import Path
 from pipeline.artifacts import read_model
 from pipeline.audit.config import AuditSection, ExpectSection
 from pipeline.audit.context import make_context
+from pipeline.audit.endpoints import read_endpoints
 from pipeline.audit.heldout import read_heldout
 from pipeline.audit.kept import KeptAudit, decides
+from pipeline.audit.latency import read_latencies
 from pipeline.audit.outputs import Outputs, write_audit
-from pipeline.audit.prices import read_prices, read_tags
 from pipeline.audit.source import Source, parquet
 from pipeline.audit.workers import suitable
 from pipeline.reuse.kept import opened
@@ -39,6 +40,7 @@ def run(
     prompts: Path,
     responses: Path,
     generated: Path,
+    timings: Path,
     tokens: Path,
     record: Path,
     accepted: Path,
@@ -58,10 +60,11 @@ def run(
     target = read_model(record, TargetRecord)
     tokenizer = open_tokenizer(target)
     heldout = None if config.heldout_digest is None else read_heldout(Path(config.heldout), tokenizer, config.audit.contamination.n)
-    prices, tags = read_prices(generated), read_tags(generated)
-    context = make_context(target, tokenizer, config.expect, config.allow, config.deny, heldout, prices, tags)
-    source = Source(parquet(tokens), prompts, responses)
+    context = make_context(target, tokenizer, config.expect, config.allow, config.deny, heldout, read_endpoints(generated))
+    source = Source(parquet(tokens), prompts, responses, str(tokens))
     outputs = Outputs(accepted, findings, report, summary, sketch, lengths)
     with opened("audit", decides(context, config.audit, config.heldout_digest)) as kept:
         rows = KeptAudit(kept, context) if kept.on else None
-        write_audit(f"Audit of {accepted.parent.name}", source, context, config.audit, outputs, workers=suitable(tokens), kept=rows)
+        write_audit(
+            f"Audit of {accepted.parent.name}", source, context, config.audit, outputs, workers=suitable(tokens), latencies=read_latencies(timings), kept=rows
+        )

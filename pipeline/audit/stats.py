@@ -150,6 +150,10 @@ class Stats:
         """Sum of a counter over all providers."""
         return sum((getattr(provider, name) for provider in self.providers.values()), Counter())
 
+    def latencies(self) -> dict[str, NDArray[np.float64]]:
+        """Milliseconds of each answer whose line has them, by provider."""
+        return {name: np.array(provider.latencies, dtype=np.float64) for name, provider in sorted(self.providers.items())}
+
     def deltas(self) -> NDArray[np.int64]:
         """Billed minus rebuilt tokens of each row that has both."""
         return np.concatenate([*(np.array(provider.deltas, dtype=np.int64) for provider in self.providers.values()), np.zeros(0, dtype=np.int64)])
@@ -157,33 +161,47 @@ class Stats:
 
 def add_to_providers(providers: dict[str, Provider], batch: Batch, found: list[tuple[int, Finding]]) -> None:
     """Add each row of a batch to its provider."""
-    errors = {row for row, finding in found if finding.severity == "error"}
-    repeats = {row for row, finding in found if finding.check in REPEATS}
+    rows_of: dict[str, list[int]] = {}
+    for row, name in enumerate(batch.column("provider")):
+        rows_of.setdefault(name or "unknown", []).append(row)
+    marks = {
+        "errors": {row for row, finding in found if finding.severity == "error"},
+        "repeats": {row for row, finding in found if finding.check in REPEATS},
+        "truncated": set(np.flatnonzero(batch.cut).tolist()),
+    }
     bad_calls = Counter(row for row, _position in {(row, finding.position) for row, finding in found if finding.check in TOOL_FAULTS})
+    for name, rows in rows_of.items():
+        provider = providers.setdefault(known(providers, name), Provider())
+        provider.rows += len(rows)
+        for mark, marked in marks.items():
+            setattr(provider, mark, getattr(provider, mark) + sum(row in marked for row in rows))
+        for row in rows if any(batch.calls) else ():
+            calls = batch.calls[row]
+            provider.calls += calls
+            provider.bad_calls += min(bad_calls[row], calls)
+        _add_usage(provider, batch, rows)
+
+
+def _add_usage(provider: Provider, batch: Batch, rows: list[int]) -> None:
+    """Add what some rows of a provider were known by, were charged, and took."""
+    evidence, status, deltas, billed = (batch.column(name) for name in ("evidence", "status", "count_delta", "billed_tokens"))
     lengths, prompts = batch.completion.lengths.tolist(), batch.prompt.lengths.tolist()
-    columns = [batch.column(name) for name in ("provider", "evidence", "status", "count_delta", "billed_tokens")]
-    for row, (name, evidence, status, delta, charged) in enumerate(zip(*columns, strict=True)):
-        answer, calls = batch.answers[row], batch.calls[row]
-        billed = charged if charged is not None else answer.completion_tokens
-        provider = providers.setdefault(known(providers, name or "unknown"), Provider())
-        provider.rows += 1
-        provider.evidence[evidence or "none"] += 1
-        provider.status[status] += 1
-        provider.errors += row in errors
-        provider.truncated += bool(batch.cut[row])
-        provider.repeats += row in repeats
-        provider.calls += calls
-        provider.bad_calls += min(bad_calls[row], calls)
+    provider.evidence.update(evidence[row] or "none" for row in rows)
+    provider.status.update(status[row] for row in rows)
+    provider.deltas.extend(deltas[row] for row in rows if deltas[row] is not None)
+    models: Counter[str] = Counter()
+    for row in rows:
+        answer = batch.answers[row]
+        charged = billed[row] or 0
         provider.prompt_tokens += answer.prompt_tokens if answer.prompt_tokens is not None else prompts[row]
         provider.completion_tokens += lengths[row]
-        provider.billed_tokens += billed or 0
+        provider.billed_tokens += charged
         if answer.cost_usd is not None:
             provider.costed += 1
             provider.cost_usd += answer.cost_usd
-            provider.costed_tokens += billed or 0
-        if delta is not None:
-            provider.deltas.append(delta)
+            provider.costed_tokens += charged
         if answer.latency_ms is not None:
             provider.latencies.append(answer.latency_ms)
         if answer.model is not None:
-            add_names(provider.models, {answer.model: 1})
+            models[answer.model] += 1
+    add_names(provider.models, models)

@@ -1,5 +1,6 @@
 """summary.json: the audit in numbers, for DVC metrics, the gate, pull requests and the reports."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def scorecard(provider: Provider) -> dict[str, Any]:
     }
 
 
-def summarize(tally: Tally, section: AuditSection, verdict: Verdict) -> dict[str, Any]:
+def summarize(tally: Tally, section: AuditSection, verdict: Verdict, quantizations: Mapping[str, list[str]]) -> dict[str, Any]:
     """Counts by check, status, evidence and reason; ``accepted`` plus the sum of ``left_out`` is ``rows``."""
     stats = tally.stats
     return {
@@ -96,7 +97,7 @@ def summarize(tally: Tally, section: AuditSection, verdict: Verdict) -> dict[str
         },
         "cost_usd": rounded(stats.total("cost_usd")) if stats.total("costed") else None,
         "billing": {**billing(stats.deltas(), int(stats.total("billed_tokens"))), "outliers": [outlier_line(outlier) for outlier in stats.outliers]},
-        "providers": {name: scorecard(stats.providers[name]) for name in sorted(stats.providers)},
+        "providers": {name: {**scorecard(stats.providers[name]), "quantizations": sorted(quantizations.get(name, []))} for name in sorted(stats.providers)},
         "checks": {
             name: {"severity": section.check(name).severity, "rows": counted.rows, "findings": counted.findings} for name, counted in tally.checks.items()
         },

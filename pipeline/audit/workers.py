@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from pipeline.audit.batch import Batch
 from pipeline.audit.config import AuditSection, ExpectSection
-from pipeline.audit.context import Context, ProviderTags, TokenPrices, make_context
+from pipeline.audit.context import Context, make_context
+from pipeline.audit.endpoints import Endpoints
 from pipeline.audit.engine import Part, examine, sketch_of
 from pipeline.audit.heldout import Heldout
 from pipeline.audit.kept import Fresh, KeptAudit, told_of
@@ -39,8 +40,7 @@ class _Setup:
     allow: list[str]
     deny: list[str]
     heldout: Heldout | None
-    prices: TokenPrices
-    tags: ProviderTags
+    endpoints: Endpoints
     section: AuditSection
 
 
@@ -71,7 +71,7 @@ def _work_with(context: Context, section: AuditSection) -> None:
 
 def _rebuild(setup: _Setup) -> None:
     tokenizer = load_tokenizer(setup.record)  # checked by the process that started this one
-    context = make_context(setup.record, tokenizer, setup.expect, setup.allow, setup.deny, setup.heldout, setup.prices, setup.tags)
+    context = make_context(setup.record, tokenizer, setup.expect, setup.allow, setup.deny, setup.heldout, setup.endpoints)
     _inherit(context, setup.section)
 
 
@@ -93,7 +93,7 @@ def _pool(context: Context, section: AuditSection, workers: int) -> ProcessPoolE
     """Processes that have the context: inherited in no time by a fork, or built anew where a fork is not safe."""
     if not _threaded:
         return ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _inherit, (context, section))
-    setup = _Setup(context.record, context.expect, list(context.allow), list(context.deny), context.heldout, context.prices, context.tags, section)
+    setup = _Setup(context.record, context.expect, list(context.allow), list(context.deny), context.heldout, context.endpoints, section)
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _rebuild, (setup,))
 
 

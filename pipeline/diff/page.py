@@ -1,80 +1,75 @@
-"""A difference as one self-contained HTML page: everything, readable without network or scripts."""
+"""A difference as one self-contained HTML page, in the frame of all reports: everything, readable without network or scripts."""
 
 from collections.abc import Iterable, Iterator
 
 from pipeline.diff import wording
 from pipeline.diff.model import Dataset, Difference
-from pipeline.report.html import safe
+from pipeline.report.blocks import table
+from pipeline.report.html import Html, join, tag
+from pipeline.report.page import page
 
-_STYLE = (
-    "body{font:15px/1.5 system-ui,sans-serif;max-width:72em;margin:2em auto;padding:0 1em;color:#1b1f24;background:#fff}"
-    "table{border-collapse:collapse;margin:1em 0}td,th{border:1px solid #d0d7de;padding:.25em .6em;text-align:left;vertical-align:top}"
-    "pre{white-space:pre-wrap;overflow-wrap:anywhere;background:#f6f8fa;padding:.6em;margin:.3em 0}"
-    ".old{background:#ffebe9}.new{background:#dafbe1}code{background:#f6f8fa;overflow-wrap:anywhere}summary{cursor:pointer}"
-    "@media(prefers-color-scheme:dark){body{color:#e6edf3;background:#0d1117}pre,code{background:#161b22}.old{background:#3c1618}.new{background:#12351f}td,th{border-color:#30363d}}"
-)
 _CLASSES = {"-": "old", "+": "new", " ": "same"}
+_HEADLINE = ("accepted", "completion_tokens", "cost_usd", "exact", "verdict")
 
 
-def _list(lines: Iterable[str]) -> str:
-    return "<ul>" + "".join(f"<li>{safe(line)}</li>" for line in lines) + "</ul>"
+def _list(lines: Iterable[str]) -> Html:
+    return tag("ul", *(tag("li", line) for line in lines))
 
 
-def _table(head: list[str], rows: Iterable[list[str]]) -> str:
-    titles = "".join(f"<th scope=col>{safe(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{safe(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _overview(difference: Difference) -> str:
-    names = ["accepted", "completion_tokens", "cost_usd", "exact", "verdict"]
+def _overview(difference: Difference) -> Html:
     rows = []
     for dataset in difference.datasets:
         counts = [str(getattr(dataset.rows, kind)) if dataset.rows else "?" for kind in ("added", "removed", "changed", "renamed")]
         first = wording.pair(dataset.rows.old, dataset.rows.new) if dataset.rows else wording.pair(*dataset.headline["rows"])
-        rows.append([wording.presence(dataset), first, *counts, *(wording.pair(*dataset.headline[name]) for name in names)])
-    return _table(["dataset", "rows", "added", "removed", "changed", "renamed", "accepted", "completion tokens", "cost, $", "exact", "verdict"], rows)
+        rows.append([wording.presence(dataset), first, *counts, *(wording.pair(*dataset.headline[name]) for name in _HEADLINE)])
+    heads = ("dataset", "rows", "added", "removed", "changed", "renamed", "accepted", "completion tokens", "cost, $", "exact", "verdict")
+    return table(heads, rows, caption="Datasets, before and after")
 
 
-def _dataset(dataset: Dataset) -> Iterator[str]:
-    yield f"<h2>{safe(wording.presence(dataset))}</h2>"
+def _dataset(dataset: Dataset) -> Iterator[Html]:
     if dataset.rows is not None:
-        yield f"<p>{safe(wording.row_counts(dataset.rows))}.</p>"
+        yield tag("p", f"{wording.row_counts(dataset.rows)}.")
         moved = [[column, name, wording.pair(*pair)] for column, found in dataset.rows.mix.items() for name, pair in found.items() if pair[0] != pair[1]]
         if moved:
-            yield _table(["column", "value", "rows"], moved)
+            yield table(("column", "value", "rows"), moved, caption="What the rows are made of")
         for kind, ids in dataset.rows.ids.items():
             if ids:
                 more = f", the first {len(ids)}" if len(ids) < getattr(dataset.rows, kind) else ""
-                yield f"<details><summary>{safe(kind)}: {getattr(dataset.rows, kind):,} rows{more}</summary><pre>{safe(chr(10).join(ids))}</pre></details>"
+                yield tag("details", tag("summary", f"{kind}: {getattr(dataset.rows, kind):,} rows{more}"), tag("pre", "\n".join(ids)))
     figures = [[file, wording.change(change)] for file, found in dataset.metrics.items() for change in found]
     if figures:
-        yield f"<details><summary>{len(figures)} figures moved</summary>{_table(['file', 'figure'], figures)}</details>"
-    for found in dataset.examples:
-        lines = [line for diff in (found.prompt, found.completion) if diff is not None for line in wording.diff_lines(diff)]
-        body = "".join(f'<pre class="{_CLASSES[mark]}">{mark} {safe(text)}</pre>' for mark, text in lines)
-        yield f"<details open><summary>{safe(wording.example_title(found))}</summary>{body}</details>"
+        yield tag("details", tag("summary", f"{len(figures)} figures moved"), table(("file", "figure"), figures, caption="Metrics"))
+    for example in dataset.examples:
+        lines = [line for diff in (example.prompt, example.completion) if diff is not None for line in wording.diff_lines(diff)]
+        body = (tag("pre", f"{mark} {text}", class_=_CLASSES[mark]) for mark, text in lines)
+        yield tag("details", tag("summary", wording.example_title(example)), *body, open=True)
+
+
+def _sections(difference: Difference) -> Iterator[tuple[str, str, Html]]:
+    """Parts of the page as (id, heading, body)."""
+    head = tag("h1", f"Data: {difference.old} \u2192 {difference.new}")
+    yield "verdict", "", join(head, tag("p", wording.verdict(difference)), _overview(difference))
+    if notes := [*difference.notes, *difference.missing]:
+        yield "missing", "Not compared", _list(notes)
+    yield "config", f"Config: {len(difference.config)} values changed", _list(map(wording.change, difference.config))
+    if difference.code:
+        yield "code", "Code", _list(f"{stage}: {', '.join(what)}" for stage, what in difference.code.items())
+    yield "stages", "Stages that will rerun", _rerun(difference)
+    for number, (file, found) in enumerate(difference.drafter.items()):
+        yield f"drafter-{number}", file, _list(map(wording.change, found))
+    for number, dataset in enumerate(difference.datasets):
+        yield f"dataset-{number}", wording.presence(dataset), join(*_dataset(dataset))
+
+
+def _rerun(difference: Difference) -> Html:
+    rows = [[label, "; ".join(reasons)] for label, reasons in difference.rerun.items()]
+    return join(
+        tag("p", difference.rerun_basis),
+        table(("stage", "why"), rows, caption="Stages, and what changed for them") if rows else tag("p", "None."),
+        tag("p", f"And what follows, as far as their inputs change: {', '.join(difference.followers)}") if difference.followers else None,
+    )
 
 
 def render(difference: Difference) -> str:
     """Write the page."""
-    title = f"Data: {difference.old} → {difference.new}"
-    parts = [
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{safe(title)}</title>'
-        f"<style>{_STYLE}</style></head><body><h1>{safe(title)}</h1><p>{safe(wording.verdict(difference))}</p>",
-        _overview(difference),
-    ]
-    if notes := [*difference.notes, *difference.missing]:
-        parts.append(f"<h2>Not compared</h2>{_list(notes)}")
-    parts.append(f"<h2>Config: {len(difference.config)} values changed</h2>{_list(map(wording.change, difference.config))}")
-    if difference.code:
-        parts.append("<h2>Code</h2>" + _list(f"{stage}: {', '.join(what)}" for stage, what in difference.code.items()))
-    parts.append(f"<h2>Stages that will rerun</h2><p>{safe(difference.rerun_basis)}</p>")
-    parts.append(_table(["stage", "why"], [[label, "; ".join(reasons)] for label, reasons in difference.rerun.items()]) if difference.rerun else "<p>None.</p>")
-    if difference.followers:
-        parts.append(f"<p>And what follows, as far as their inputs change: {safe(', '.join(difference.followers))}</p>")
-    for file, found in difference.drafter.items():
-        parts.append(f"<h2>{safe(file)}</h2>{_list(map(wording.change, found))}")
-    for dataset in difference.datasets:
-        parts.extend(_dataset(dataset))
-    return "\n".join([*parts, "</body></html>\n"])
+    return page(f"Data: {difference.old} \u2192 {difference.new}", list(_sections(difference)))

@@ -11,6 +11,9 @@ OWN_FIELDS = frozenset(
 )
 """Fields of the request body that the engine sets itself; `sampling.extra` may not."""
 
+DEAREST = 10_000.0
+"""Dollars per million tokens: a price above it is a mistake, and would overflow the ledger's sums."""
+
 
 class SamplingSection(Section):
     """Everything that decides what the model says, sent explicitly."""
@@ -18,7 +21,7 @@ class SamplingSection(Section):
     temperature: float = Field(ge=0, le=2)
     """0 is greedy."""
     top_p: float = Field(gt=0, le=1)
-    max_tokens: int = Field(ge=1)
+    max_tokens: int = Field(ge=1, le=10_000_000)
     """Most completion tokens of one answer; also what a request reserves of the budget."""
     seed: int | None = None
     extra: dict[str, Any] = Field(default_factory=dict)
@@ -46,7 +49,7 @@ class BudgetSection(Section):
     spends a cap several times. What is in flight, or was sent and never answered, counts with the most that it could cost.
     """
 
-    usd: float | None = Field(None, ge=0)
+    usd: float | None = Field(None, ge=0, le=1e6)
     """Dollars; null sets no cap."""
     completion_tokens: int | None = Field(None, ge=0)
     """Completion tokens; null sets no cap."""
@@ -84,8 +87,8 @@ class RetrySection(Section):
 class PriceSection(Section):
     """Dollars per million tokens."""
 
-    prompt: float | None = Field(None, ge=0)
-    completion: float | None = Field(None, ge=0)
+    prompt: float | None = Field(None, ge=0, le=DEAREST)
+    completion: float | None = Field(None, ge=0, le=DEAREST)
 
 
 class EvidenceSection(Section):

@@ -58,6 +58,8 @@ class Attempt:
     """Most that those can have cost."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    sent_at: float | None = None
+    seconds: float | None = None
 
     @property
     def answered(self) -> bool:
@@ -149,7 +151,8 @@ def next_attempt(db: sqlite3.Connection) -> int:
 
 
 _LATEST = """
-SELECT a.key, a.id, a.state, a.kind, a.message, a.provider, a.model, a.policy, b.body, t.requests, t.cost, t.uncertain, t.uncertain_pico, a.prompt_tokens, a.completion_tokens
+SELECT a.key, a.id, a.state, a.kind, a.message, a.provider, a.model, a.policy, b.body, t.requests, t.cost, t.uncertain, t.uncertain_pico, a.prompt_tokens, a.completion_tokens,
+  a.sent_at, a.seconds
 FROM (SELECT key, max(id) AS last, sum(requests * (kind IS NOT 'unsent')) AS requests, sum(coalesce(cost_pico, 0)) AS cost,
         sum(state='uncertain' OR (state='answer' AND cost_pico IS NULL)) AS uncertain,
         sum(CASE WHEN state='uncertain' OR (state='answer' AND cost_pico IS NULL) THEN charge_pico ELSE 0 END) AS uncertain_pico

@@ -9,6 +9,8 @@ from pipeline.generate.config import PriceSection
 PICO = 10**12
 """Picodollars in a dollar; 64 bits hold nine million dollars."""
 
+_MOST_TOKENS = 10**9
+
 _CHAT_TOKENS = 64
 """Tokens that a chat template adds around a conversation, and around each message, at most."""
 
@@ -51,7 +53,8 @@ def most_prompt_tokens(prompt_bytes: int, messages: int) -> int:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """Take a number of tokens that can be; more than a billion, as anything else that is none, is no count."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS else None
 
 
 def billed_tokens(usage: Any) -> tuple[int | None, int | None]:
@@ -68,10 +71,10 @@ def billed_cost(usage: Any, price: Price | None) -> int | None:
     """
     if not isinstance(usage, dict):
         return None
-    cost = _amount(usage.get("cost"))
+    cost = amount(usage.get("cost"))
     if cost is not None:
         details = usage.get("cost_details")
-        upstream = _amount(details.get("upstream_inference_cost")) if usage.get("is_byok") is True and isinstance(details, dict) else None
+        upstream = amount(details.get("upstream_inference_cost")) if usage.get("is_byok") is True and isinstance(details, dict) else None
         return to_pico(cost + (upstream or 0.0))
     prompt, completion = billed_tokens(usage)
     if price is None or prompt is None or completion is None:
@@ -79,6 +82,7 @@ def billed_cost(usage: Any, price: Price | None) -> int | None:
     return price.cost(prompt, completion)
 
 
-def _amount(value: Any) -> float | None:
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and 0 <= value < 1e6
+def amount(value: Any) -> float | None:
+    """Take a number of dollars that one request can have cost; anything else, such as a negative one or a million, is none."""
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e6
     return float(value) if fine else None

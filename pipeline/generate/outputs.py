@@ -1,13 +1,15 @@
-"""What the stage writes: responses.jsonl and its summary, both out of the ledger, and again only when they would differ."""
+"""What the stage writes: responses.jsonl, timings.jsonl and their summaries, all out of the ledger, and again only when they would differ."""
 
 import sqlite3
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
+from pydantic import BaseModel
 
-from pipeline.artifacts import read_bytes, remove_leftovers, sha256_file, to_json, write_bytes, write_jsonl
+from pipeline.artifacts import read_bytes, remove_leftovers, sha256_file, to_json, write_bytes, write_jsonl, writing
 from pipeline.generate import ledger
 from pipeline.generate.config import ProviderSection, SamplingSection
 from pipeline.generate.policy import Admission, admit, parse_endpoints
@@ -15,26 +17,34 @@ from pipeline.generate.projection import Totals, project
 from pipeline.generate.report import summary_of
 from pipeline.generate.request import Asker
 from pipeline.generate.survey import Survey, survey
+from pipeline.generate.timing import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where a dataset's files are."""
+
+    responses: Path
+    summary: Path
+    timings: Path
+    timings_summary: Path
 
 
 class Outputs:
-    """A dataset's two files, and the ledger that they come from."""
+    """A dataset's files, and the ledger that they come from."""
 
-    def __init__(
-        self, sampling: SamplingSection, provider: ProviderSection, asker: Asker, db: sqlite3.Connection, *, prompts: Path, responses: Path, summary: Path
-    ) -> None:
+    def __init__(self, sampling: SamplingSection, provider: ProviderSection, asker: Asker, db: sqlite3.Connection, *, prompts: Path, files: Files) -> None:
         self.sampling = sampling
         self.provider = provider
         self.asker = asker
         self.db = db
         self.prompts = prompts
-        self.responses = responses
-        self.summary = summary
-        self.dataset = responses.parent.name
-        for path in (responses, summary):  # the store's lock makes this the only writer
+        self.files = files
+        self.dataset = files.responses.parent.name
+        for path in (files.responses, files.summary, files.timings, files.timings_summary):  # the store's lock makes this the only writer
             remove_leftovers(path.parent, path.name)
-        self._recorded = self._read_record()
-        self._ours = self._recorded is not None and responses.exists() and self._is_as_written(*self._recorded[1:3])
+        self._recorded = {path: self._read_record(path) for path in (files.responses, files.timings)}
+        self._ours = {path: record is not None and path.exists() and self._is_as_written(path, *record[1:3]) for path, record in self._recorded.items()}
 
     @property
     def purse(self) -> str:
@@ -47,23 +57,33 @@ class Outputs:
 
     def responses_from_elsewhere(self) -> bool:
         """Whether a responses.jsonl is there that this ledger did not write."""
-        return self.responses.exists() and not self._ours
+        return self.files.responses.exists() and not self._ours[self.files.responses]
 
     def refresh(self, before: Survey) -> None:
-        """Write both files, unless they hold already what they would."""
-        if self._recorded is None or not self._ours or self._recorded[0] != self._plan(before.digest):
+        """Write the files, unless they hold already what they would."""
+        plan = self._plan(before.digest)
+        if not all(self._ours.values()) or any(record is None or record[0] != plan for record in self._recorded.values()):
             self.write()
-        elif not self.summary.exists() or read_bytes(self.summary) != self._recorded[3]:
-            write_bytes(self.summary, self._recorded[3])
+            return
+        for path, record in zip((self.files.summary, self.files.timings_summary), self._recorded.values(), strict=True):
+            if record is not None and (not path.exists() or read_bytes(path) != record[3]):
+                write_bytes(path, record[3])
 
     def write(self) -> None:
-        """Write both files out of the ledger."""
-        totals = Totals()
-        write_jsonl(self.responses, project(self.prompts, self.asker, self.db, self.provider, totals))
+        """Write all files out of the ledger."""
+        files, totals = self.files, Totals()
+        with writing(files.timings) as timings:
+            clock = Clock(timings)
+            write_jsonl(files.responses, project(self.prompts, self.asker, self.db, self.provider, totals, clock))
         after = survey(self.prompts, self.asker, self.db, self.sampling.most_tokens) if totals.answered < totals.prompts else None
-        text = to_json(summary_of(totals, self._admission(), after), indent=True) + b"\n"
-        write_bytes(self.summary, text)
-        row = (str(self.responses.absolute()), self._plan(totals.digest.hexdigest()), _stat(self.responses), sha256_file(self.responses), text)
+        plan = self._plan(totals.digest.hexdigest())
+        self._write_summary(files.responses, files.summary, plan, summary_of(totals, self._admission(), after))
+        self._write_summary(files.timings, files.timings_summary, plan, clock.summary())
+
+    def _write_summary(self, path: Path, summary: Path, plan: str, content: BaseModel) -> None:
+        text = to_json(content, indent=True) + b"\n"
+        write_bytes(summary, text)
+        row = (str(path.absolute()), plan, _stat(path), sha256_file(path), text)
         self.db.execute("INSERT OR REPLACE INTO projections(path, plan, stat, sha256, summary) VALUES(?, ?, ?, ?, ?)", row)
 
     def remember_endpoints(self, document: Any) -> None:
@@ -82,20 +102,20 @@ class Outputs:
         return orjson.dumps([self.provider.kind, self.asker.identity or self.provider.base_url, self.provider.model]).decode()
 
     def _plan(self, digest: str) -> str:
-        """What decides the two files besides the answers: today's policy words, and the form of the files."""
-        return orjson.dumps([1, digest, sorted(self.provider.answers_as), self.provider.max_price.model_dump()]).decode()
+        """What decides the files besides the answers: today's policy words, and the form of the files."""
+        return orjson.dumps([2, digest, sorted(self.provider.answers_as), self.provider.max_price.model_dump()]).decode()
 
-    def _is_as_written(self, stat: str, sha256: str) -> bool:
+    def _is_as_written(self, path: Path, stat: str, sha256: str) -> bool:
         """Whether the file is the one that was written: by its stat, or, where DVC has put a link or a copy in its place, by its bytes."""
-        if _stat(self.responses) == stat:
+        if _stat(path) == stat:
             return True
-        if sha256_file(self.responses) != sha256:
+        if sha256_file(path) != sha256:
             return False
-        self.db.execute("UPDATE projections SET stat=? WHERE path=?", (_stat(self.responses), str(self.responses.absolute())))
+        self.db.execute("UPDATE projections SET stat=? WHERE path=?", (_stat(path), str(path.absolute())))
         return True
 
-    def _read_record(self) -> tuple[str, str, str, bytes] | None:
-        row = self.db.execute("SELECT plan, stat, sha256, summary FROM projections WHERE path=?", (str(self.responses.absolute()),)).fetchone()
+    def _read_record(self, path: Path) -> tuple[str, str, str, bytes] | None:
+        row = self.db.execute("SELECT plan, stat, sha256, summary FROM projections WHERE path=?", (str(path.absolute()),)).fetchone()
         return None if row is None else (row[0], row[1], row[2], row[3])
 
 

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.generate.config import PriceSection, ProviderSection
+from pipeline.generate.config import DEAREST, PriceSection, ProviderSection
 from pipeline.generate.money import Price, to_pico, to_usd
 from pipeline.section import Section
 
@@ -56,7 +56,7 @@ def _dollars(value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError):
         return math.inf
-    return number if number >= 0 else math.inf  # -1 marks a price that varies
+    return number if 0 <= number <= DEAREST / 1e6 else math.inf  # -1 marks a price that varies
 
 
 def parse_endpoints(document: Any) -> list[Endpoint]:

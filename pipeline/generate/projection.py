@@ -1,4 +1,4 @@
-"""responses.jsonl out of the ledger, and back into it."""
+"""responses.jsonl out of the ledger."""
 
 import base64
 import hashlib
@@ -6,25 +6,22 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from pipeline.artifacts import read_lines
 from pipeline.generate.config import ProviderSection
 from pipeline.generate.judge import payload
-from pipeline.generate.ledger import Attempt, answered, next_attempt, outcomes
-from pipeline.generate.money import billed_tokens, to_pico, to_usd
+from pipeline.generate.ledger import Attempt, outcomes
+from pipeline.generate.money import to_usd
 from pipeline.generate.policy import other_model
 from pipeline.generate.request import Asker
-from pipeline.generate.source import CHUNK, keyed, plan_row
+from pipeline.generate.source import keyed, plan_row
+from pipeline.generate.timing import Clock
 
-_RESPONSE = b',"response":'
+RESPONSE = b',"response":'
 _RESPONSE_BASE64 = b',"response_base64":'
-_RESTORE = """INSERT INTO attempts(id, key, dataset, purse, run, state, requests, charge_pico, charge_tokens, cost_pico, prompt_tokens, completion_tokens, provider, model, policy)
-VALUES(?, ?, '', 'restored', 0, 'restored', ?, 0, 0, ?, ?, ?, ?, ?, ?)"""
 
 
 @dataclass(slots=True)
@@ -78,14 +75,15 @@ class Totals:
                 counts[place] += amount
 
 
-def project(prompts: Path, asker: Asker, db: sqlite3.Connection, section: ProviderSection, totals: Totals) -> Iterator[bytes]:
-    """Lines of responses.jsonl, one a prompt, in prompt order; ``totals`` is filled on the way."""
+def project(prompts: Path, asker: Asker, db: sqlite3.Connection, section: ProviderSection, totals: Totals, clock: Clock) -> Iterator[bytes]:
+    """Lines of responses.jsonl, one a prompt, in prompt order; ``totals`` and ``clock`` are filled on the way."""
     seen: set[bytes] = set()
     for chunk in keyed(prompts, asker):
         found = {key: _judged(attempt, section) for key, attempt in outcomes(db, [key for key, _ in chunk]).items()}
         for key, prompt in chunk:
             short = bytes.fromhex(key[:24])
-            totals.add(prompt.id, key, found.get(key), key_is_new=short not in seen)
+            for counted in (totals, clock):
+                counted.add(prompt.id, key, found.get(key), key_is_new=short not in seen)
             seen.add(short)
             yield line(prompt.id, key, found.get(key))
 
@@ -133,54 +131,4 @@ def _head(prompt_id: str, key: str, found: Attempt | None, document: dict[str, A
         "error": error,
         "policy": found.policy if found else None,
     }
-    return orjson.dumps(row)[:-1] + _RESPONSE
-
-
-def body_of(text: bytes) -> bytes | None:
-    """Bytes of the response in a line that this module wrote; None when there is no answer in it, or another program wrote it."""
-    try:
-        row = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(row, dict) or row.get("error") is not None or not isinstance(row.get("response"), dict):
-        return None
-    head = orjson.dumps({name: value for name, value in row.items() if name not in ("response", "response_base64")})[:-1] + _RESPONSE
-    text = text.rstrip(b"\n")
-    if not text.startswith(head):
-        return None
-    return text[len(head) : -1]
-
-
-def restore(path: Path, db: sqlite3.Connection) -> int:
-    """Take answers into the ledger that a `responses.jsonl` holds and the ledger does not, as after a `dvc pull`; return how many.
-
-    They count nothing against this clone's caps: another clone paid for them.
-    """
-    count = 0
-    lines = (text for _, text in read_lines(path))
-    while chunk := list(islice(lines, CHUNK)):
-        count += _restore_chunk(chunk, db)
-    return count
-
-
-def _restore_chunk(chunk: list[bytes], db: sqlite3.Connection) -> int:
-    bodies = [(orjson.loads(text), body) for text in chunk if (body := body_of(text)) is not None]
-    known = answered(db, [str(row.get("key")) for row, _ in bodies])
-    fresh = {row["key"]: (row, body) for row, body in bodies if is_key(row.get("key")) and row["key"] not in known}
-    number = next_attempt(db)
-    db.execute("BEGIN IMMEDIATE")
-    for place, (key, (row, body)) in enumerate(fresh.items(), number):
-        prompt_tokens, completion_tokens = billed_tokens(row.get("usage"))
-        cost = to_pico(row["cost_usd"]) if isinstance(row.get("cost_usd"), int | float) else None
-        requests = row["attempts"] if isinstance(row.get("attempts"), int) else 1
-        values = (place, key, requests, cost, prompt_tokens, completion_tokens, row.get("provider"), row.get("model"), row.get("policy"))
-        db.execute(_RESTORE, values)
-        db.execute("INSERT INTO bodies(attempt, sha256, body) VALUES(?, ?, ?)", (place, hashlib.sha256(body).digest(), body))
-        db.execute("INSERT INTO answers(key, attempt) VALUES(?, ?)", (key, place))
-    db.execute("COMMIT")
-    return len(fresh)
-
-
-def is_key(value: Any) -> bool:
-    """Whether a value has the form of a key."""
-    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+    return orjson.dumps(row)[:-1] + RESPONSE

@@ -7,10 +7,10 @@ from pipeline.errors import BudgetError
 from pipeline.generate import ledger
 from pipeline.generate.config import BudgetSection, ProviderSection, SamplingSection
 from pipeline.generate.home import only_writer
-from pipeline.generate.outputs import Outputs
-from pipeline.generate.projection import restore
+from pipeline.generate.outputs import Files, Outputs
 from pipeline.generate.report import plan_lines
 from pipeline.generate.request import Asker
+from pipeline.generate.restore import restore
 from pipeline.generate.server import admission_of, endpoints_document, identity, running_server
 from pipeline.generate.survey import Survey, survey
 from pipeline.home import store_folder
@@ -27,7 +27,7 @@ class Config(Section):
     provider: ProviderSection
 
 
-def run(config: Config, *, prompts: Path, record: Path, model: Path, responses: Path, summary: Path) -> None:
+def run(config: Config, *, prompts: Path, record: Path, model: Path, responses: Path, summary: Path, timings: Path, timings_summary: Path) -> None:
     """Ask what the ledger cannot answer, and write every prompt's outcome.
 
     Raises:
@@ -41,9 +41,10 @@ def run(config: Config, *, prompts: Path, record: Path, model: Path, responses: 
     with only_writer(folder, wait=provider.wait_for_store, say=say), ledger.opened(folder) as db:
         if orphans := ledger.settle_orphans(db):
             say(f"generate: {orphans} requests of a generator that died are booked as uncertain spend")
-        outputs = Outputs(config.sampling, provider, asker, db, prompts=prompts, responses=responses, summary=summary)
+        outputs = Outputs(config.sampling, provider, asker, db, prompts=prompts, files=Files(responses, summary, timings, timings_summary))
         if outputs.responses_from_elsewhere():
-            say(f"generate: took {restore(responses, db)} answers from {responses} into the ledger")
+            for line in restore(responses, timings, db).lines(responses):
+                say(line)
         before = survey(prompts, asker, db, config.sampling.most_tokens)
         if before.new == 0:
             say(f"generate: the ledger answers all {before.prompts} prompts; nothing is sent")

@@ -7,11 +7,12 @@ from urllib.parse import quote
 from pipeline.report.blocks import Cell, badge, cards, facts, money, number, percent, table
 from pipeline.report.gather import Build, Dataset
 from pipeline.report.html import Html, join, tag
+from pipeline.report.overlap import Overlap
 from pipeline.report.page import page
 from pipeline.report.plots import bars, lines, stacked
 
 EVIDENCE = ("ids", "logprobs", "count", "text", "none")
-Overlaps = list[tuple[str, str, int, int]]
+Overlaps = dict[tuple[str, str], Overlap]
 
 
 def report(build: Build, overlaps: Overlaps) -> str:
@@ -167,11 +168,20 @@ def calibrated(entry: dict[str, Any]) -> tuple[object, ...]:
     return (entry["rows"], entry["exact"], percent(entry["exact_rate"], 2), Cell(f"{low:.1%} \u2013 {high:.1%}", low), entry["segmentation"], entry["text"])
 
 
-def duplicates(overlaps: Overlaps) -> Html:
+def duplicates(found: Overlaps) -> Html:
     """What two datasets have in common."""
-    if not overlaps:
-        return tag("p", "No accepted prompt or answer stands in two datasets.")
-    return table(("Dataset", "And", "Same prompts", "Same answers"), overlaps, caption="Accepted rows with exactly the same ids")
+    if not found:
+        return tag("p", "No accepted prompt or answer stands in two datasets, and no answer is almost the same as one of another dataset.")
+    rows = [
+        (
+            *names,
+            *(overlap.counts[kind] for kind in ("prompt", "completion", "near")),
+            Cell(join(*(join(tag("code", one[:40]), " and ", tag("code", other[:40]), "; ") for one, other in overlap.examples)), ""),
+        )
+        for names, overlap in found.items()
+    ]
+    heads = ("Dataset", "Also in", "Same prompt", "Same answer", "Almost the same answer", "For example")
+    return table(heads, rows, caption="Accepted rows of the second dataset that are like one of the first")
 
 
 def drafter(build: Build) -> Html:

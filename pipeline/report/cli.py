@@ -8,7 +8,7 @@ from pipeline.errors import ConfigError
 from pipeline.report.build import report
 from pipeline.report.gather import gather
 from pipeline.report.markdown import markdown
-from pipeline.report.overlap import shared
+from pipeline.report.overlap import across
 
 
 def main(argv: list[str]) -> None:
@@ -28,6 +28,5 @@ def main(argv: list[str]) -> None:
     if options.markdown:
         print(markdown({dataset.name: dataset.audit for dataset in build.datasets if dataset.audit is not None}), end="")
         return
-    accepted = {dataset.name: Path("build") / dataset.name / "accepted.parquet" for dataset in build.datasets}
-    write_text(options.out, report(build, shared({name: path for name, path in accepted.items() if path.is_file()})))
+    write_text(options.out, report(build, across(build)))
     print(options.out)

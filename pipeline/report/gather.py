@@ -22,6 +22,9 @@ class Dataset:
     """Stage to whether everything that it writes is there."""
     report: bool
     """Whether there is a report to link."""
+    accepted: Path
+    sketch: Path
+    """What rows are compared by; either file may be missing."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ def gather(root: Path) -> Build | None:
                 calibration=small(folder / "calibration.json"),
                 made={stage.name: is_made(stage, root, name) for stage in STAGES if stage.per_dataset},
                 report=(folder / "audit" / "report.html").is_file(),
+                accepted=folder / "accepted.parquet",
+                sketch=folder / "audit" / "sketch.parquet",
             )
         )
     made = {stage.name: is_made(stage, root) for stage in STAGES if not stage.per_dataset}

@@ -27,10 +27,10 @@ p{max-width:46rem}.soft{color:var(--soft)}.small{font-size:.875rem}
 .scroll{overflow-x:auto;margin:.75rem 0;border:1px solid var(--line);border-radius:.5rem}
 table{border-collapse:collapse;width:100%;font-size:.9rem}caption{text-align:left;padding:.5rem .75rem;color:var(--soft)}
 th,td{padding:.4rem .75rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}tr:last-child td{border-bottom:0}
-th{background:var(--card);white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+th{background:var(--card);vertical-align:bottom;overflow-wrap:normal}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}td.n{white-space:nowrap}
 th button{all:unset;cursor:pointer;font-weight:600}th button:focus-visible{outline:3px solid var(--accent)}
 th[aria-sort=ascending] button::after{content:" \\25B2"}th[aria-sort=descending] button::after{content:" \\25BC"}
-td:first-child{min-width:9rem}td .what{display:block;min-width:14rem}
+td:not(.n){min-width:4.5rem}td:first-child{min-width:9rem}td:last-child:not(.n){min-width:11rem}td .what{display:block;min-width:14rem}
 .badge{display:inline-block;border-radius:1rem;padding:0 .55rem;font-size:.8rem;font-weight:600;border:1px solid currentColor;white-space:nowrap}
 .error,.no{color:var(--no);background:var(--nobg)}.warn{color:var(--warn);background:var(--warnbg)}.info{color:var(--info);background:var(--infobg)}
 .ok{color:var(--go);background:var(--gobg)}.off{color:var(--soft)}
@@ -47,6 +47,8 @@ details[open]>summary{border-bottom:1px solid var(--line);margin-bottom:.5rem}
 .toks i.s{background:none;border:1px solid var(--c3);border-radius:.6rem;padding:0 .4rem;color:var(--warn);font-weight:600}
 .toks i.b{outline:1px dashed var(--c4);outline-offset:-1px}.toks i.x{background:var(--nobg);color:var(--no);border:1px solid var(--no)}
 .toks i.h{background:var(--hit);outline:2px solid var(--c4)}
+pre{white-space:pre-wrap;background:var(--card);border-radius:.35rem;padding:.5rem .6rem;margin:.3rem 0;font-size:.85rem}
+pre.old{background:var(--nobg)}pre.new{background:var(--gobg)}
 svg{width:100%;max-width:40rem;height:auto;display:block}svg text{fill:var(--soft);font:12px system-ui,sans-serif}
 svg .axis{stroke:var(--line)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(--c3)}.f4{fill:var(--c4)}.f5{fill:var(--c5)}
 .l1{stroke:var(--c1)}.l2{stroke:var(--c2)}.l3{stroke:var(--c3)}.l4{stroke:var(--c4)}.l5{stroke:var(--c5)}.line{fill:none;stroke-width:2}
@@ -55,6 +57,6 @@ svg .axis{stroke:var(--line)}.f1{fill:var(--c1)}.f2{fill:var(--c2)}.f3{fill:var(
 .key.f1{background:var(--c1)}.key.f2{background:var(--c2)}.key.f3{background:var(--c3)}.key.f4{background:var(--c4)}.key.f5{background:var(--c5)}
 .legend{display:flex;flex-wrap:wrap;gap:.25rem 1rem;padding:0;margin:.5rem 0;list-style:none;font-size:.875rem}
 [hidden]{display:none!important}
-@media(max-width:40rem){th,td{padding:.35rem .5rem}.facts{grid-template-columns:1fr}.facts dd{margin-bottom:.4rem}}
+@media(max-width:40rem){th,td{padding:.35rem .4rem}td:not(.n):first-child{min-width:0}td .what{min-width:9.5rem}.verdict{padding:.75rem 1rem}.facts{grid-template-columns:1fr}.facts dd{margin-bottom:.4rem}}
 @media print{nav,.filter{display:none}details{break-inside:avoid}}
 """

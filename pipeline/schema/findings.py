@@ -1,6 +1,6 @@
 """`build/<dataset>/audit/findings.parquet`: one line for each complaint of a check about a row."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -36,4 +36,4 @@ class Finding:
 
     def to_row(self) -> dict[str, Any]:
         """Give the finding in the columns of SCHEMA."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in SCHEMA.names}

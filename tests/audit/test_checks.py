@@ -10,6 +10,7 @@ import pytest
 from pipeline.audit.checks.catalog import CHECKS
 from pipeline.audit.config import ExpectSection, TokenPrice
 from pipeline.audit.context import Context
+from pipeline.audit.endpoints import Endpoints
 from pipeline.audit.grams import gram_hashes, sequence_hash
 from pipeline.audit.heldout import Heldout
 from pipeline.schema.tokens import Segment, TokenRow
@@ -122,7 +123,7 @@ def outcome_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         "provider_policy": [
             Case(row, context=lambda context: replace(context, allow=("beta/fp8",))),
             Case(row, context=lambda context: replace(context, deny=("Alpha",))),
-            Case(row, context=lambda context: replace(context, deny=("alfa",), tags={"alpha": ["alfa/fp8"]})),
+            Case(row, context=lambda context: replace(context, deny=("alfa",), endpoints=Endpoints(tags={"alpha": ["alfa/fp8"]}))),
             Case(row, response={**RESPONSE, "policy": "quantization nvfp4 is not admitted"}),
         ],
         "model_name": [Case(row, settings={"admit": ["kimi-k2.5"]})],
@@ -179,14 +180,18 @@ def billing_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
     prices = {"alpha": TokenPrice(prompt=0.6, completion=2.0)}
     dear = {**RESPONSE, "response": {"usage": {**USAGE, "cost": 0.0056}}}
     return {
-        "count_difference": [Case(replace(row, count_delta=65, billed_tokens=390)), Case(replace(row, count_delta=-65, billed_tokens=390), says="65 fewer")],
+        "count_difference": [
+            Case(replace(row, count_delta=65, billed_tokens=390)),
+            Case(replace(row, count_delta=-65, billed_tokens=390), says="65 fewer"),
+            Case(replace(row, count_delta=None, billed_tokens=None), says="billed 2000"),
+        ],
         "reasoning_count": [
             Case(long, first(long.completion_ids, THINK_CLOSE)),
             Case(with_ids(row, [THINK_CLOSE, 13, END]), 0, response={"response": {"usage": {"completion_tokens_details": {"reasoning_tokens": 30}}}}),
         ],
         "cost": [
             Case(row, response=dear, settings={"prices": prices}),
-            Case(row, response=dear, context=lambda context: replace(context, prices={"alpha": TWO_PRICES}), says="$0.004600"),
+            Case(row, response=dear, context=lambda context: replace(context, endpoints=Endpoints(prices={"alpha": TWO_PRICES})), says="$0.004600"),
         ],
     }
 
@@ -215,6 +220,8 @@ def content_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         "language": [
             Case(answer(tokenizer, content="Ответ на этот вопрос равен пяти, и это совсем просто."), says="0% of the prompt's"),
             Case(answer(tokenizer, content="Ответ"), settings={"min_letters": 5, "min_share": 1.0}),
+            Case(answer(tokenizer, content="Ответ на этот вопрос равен пяти.", prompt_ids=tokenizer.encode("What is two plus three?"))),
+            Case(answer(tokenizer, content="The answer to this question is five.", prompt_ids=tokenizer.encode("Сколько будет два плюс три?"))),
         ],
         "contamination": [
             Case(row, context=lambda context: replace(context, heldout=heldout)),
@@ -302,9 +309,9 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         "control_characters": [Case(answer(tokenizer, content="\ta\r\n\u00e9\u00a0b")), Case(answer(tokenizer, content="\x07"), settings={"max_count": 1})],
         "provider_policy": [
             Case(row, context=lambda context: replace(context, allow=("ALPHA/int4",), deny=("beta",))),
-            Case(replace(row, provider=None), context=lambda context: replace(context, deny=("alpha",))),
-            Case(row, context=lambda context: replace(context, allow=("alfa",), tags={"alpha": ["alfa/fp8"]})),
-            Case(row, context=lambda context: replace(context, deny=("alpha/turbo",), tags={"alpha": ["alpha/turbo", "alpha/fp8"]})),
+            Case(replace(row, provider=None), response={}, context=lambda context: replace(context, deny=("alpha",))),
+            Case(row, context=lambda context: replace(context, allow=("alfa",), endpoints=Endpoints(tags={"alpha": ["alfa/fp8"]}))),
+            Case(row, context=lambda context: replace(context, deny=("alpha/turbo",), endpoints=Endpoints(tags={"alpha": ["alpha/turbo", "alpha/fp8"]}))),
         ],
         "model_name": [Case(row, settings={"admit": ["kimi"]}), Case(row, response={}, settings={"admit": ["other"]})],
         "truncated": [Case(row)],
@@ -335,7 +342,8 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         "count_difference": [
             Case(replace(row, count_delta=16, billed_tokens=100)),
             Case(replace(row, count_delta=20, billed_tokens=1000)),
-            Case(replace(row, count_delta=None, billed_tokens=None)),
+            Case(replace(row, count_delta=None, billed_tokens=None), response={}),
+            Case(replace(row, count_delta=None, billed_tokens=5000, status="reject")),
         ],
         "reasoning_count": [
             Case(row, response={"response": {"usage": {"completion_tokens_details": {"reasoning_tokens": count}}}}) for count in (0, close + 16)
@@ -350,7 +358,7 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
             Case(row, response={**RESPONSE, "response": {"usage": {"cost": 9}}}, settings={"prices": prices}),
             Case(row, response={**RESPONSE, "response": {"usage": {**USAGE, "cost": 0.00465}}}, settings={"prices": prices}),
             Case(row, response={**RESPONSE, "response": {"usage": {**USAGE, "cost": 9}}}),
-            Case(row, context=lambda context: replace(context, prices={"alpha": TWO_PRICES})),
+            Case(row, context=lambda context: replace(context, endpoints=Endpoints(prices={"alpha": TWO_PRICES}))),
             Case(replace(row, provider="beta"), response={**RESPONSE, "response": {"usage": {**USAGE, "cost": 9}}}, settings={"prices": prices}),
         ],
         "token_loop": [Case(with_ids(row, [*ids[:2], *[22931] * 64, *ids[2:]])), Case(with_ids(row, []))],

@@ -12,6 +12,7 @@ import splintr
 from pipeline.__main__ import main
 from pipeline.audit.foreign import open_tokens
 from pipeline.errors import InputError
+from pipeline.schema.findings import SCHEMA as FINDINGS
 from pipeline.schema.tokens import SCHEMA
 from pipeline.tables import read_rows
 from pipeline.tokens import Tokenizer
@@ -60,13 +61,54 @@ def test_parquet_is_told_by_its_content_whatever_its_name(tmp_path: Path) -> Non
     assert rows_of(path)[0]["completion_ids"] == [2]
 
 
+@pytest.mark.parametrize("packed", ["gzip", "zstd"])
+def test_packed_jsonl_is_told_by_its_content(tmp_path: Path, packed: str) -> None:
+    with pa.CompressedOutputStream(str(tmp_path / "x.jsonl"), packed) as file:
+        file.write(b'{"output_ids":[1]}\n{"output_ids":[2]}\n')
+    assert [row["completion_ids"] for row in rows_of(tmp_path / "x.jsonl")] == [[1], [2]]
+
+
+def test_names_may_be_categories(tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "x.parquet", {"output_ids": [[1], [2]], "provider": pa.array(["a", "b"]).dictionary_encode()})
+    assert [row["provider"] for row in rows_of(path)] == ["a", "b"]
+
+
+def test_our_own_table_is_read_also_when_another_tool_wrote_it_again(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    table = pq.read_table(write_tokens(tmp_path / "tokens.parquet", clean_rows(tokenizer, 3)))
+    wide = {"prompt_ids": pa.large_list(pa.int64()), "completion_ids": pa.list_(pa.uint32()), "provider": pa.large_string(), "count_delta": pa.int64()}
+    path = write_parquet(tmp_path / "wide.parquet", {name: table[name].cast(wide.get(name, table[name].type)) for name in reversed(table.column_names)})
+    assert rows_of(path) == table.to_pylist()
+    spoiled = write_parquet(tmp_path / "bad.parquet", {**{name: table[name] for name in table.column_names}, "segments": ["x"] * 3})
+    with pytest.raises(InputError, match=r"column segments is string; needed is list<"):
+        rows_of(spoiled)
+
+
+def test_what_a_file_does_not_know_is_taken_from_the_response_lines(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    rows = clean_rows(tokenizer, 30)
+    tokens = write_jsonl(tmp_path / "x.jsonl", [{"id": row.id, "input_ids": row.prompt_ids, "output_ids": row.completion_ids} for row in rows])
+    lines: list[dict[str, Any]] = [
+        {"id": row.id, "response": {"provider": "alpha", "choices": [{"finish_reason": "stop"}], "usage": {"completion_tokens": len(row.completion_ids)}}}
+        for row in rows
+    ]
+    lines[4]["response"]["usage"]["completion_tokens"] += 17
+    lines[5]["response"]["choices"][0]["finish_reason"] = "content_filter"
+    assert audit(tokens, tmp_path / "out", "--responses", str(write_jsonl(tmp_path / "r.jsonl", lines)), "--deny", "beta") == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_bytes())
+    assert summary["billing"]["max_absolute"] == 17
+    assert summary["providers"]["alpha"]["rows"] == 30
+    assert [(row["id"], row["check"]) for row in read_rows(tmp_path / "out" / "findings.parquet", FINDINGS)][:2] == [
+        ("r4", "count_difference"),
+        ("r5", "content_filter"),
+    ]
+
+
 BAD_PARQUET: list[tuple[dict[str, Any], str]] = [
     ({"text": ["a"]}, r"has the columns \['text'\]; needed is one of .*output_ids"),
     ({"output_ids": [[1.5]]}, r"column output_ids is list<.*double>; needed is a list of whole numbers"),
     ({"output_ids": [1]}, r"column output_ids is int64; needed is a list of whole numbers"),
     ({"output_ids": pa.array([[1], None], type=pa.list_(pa.int64()))}, r"row 1: output_ids is null"),
-    ({"output_ids": pa.array([[1, None]], type=pa.list_(pa.int64()))}, r"has a null among its ids"),
-    ({"output_ids": [[1 << 40]]}, r"has an id that is no token's"),
+    ({"output_ids": pa.array([[1], [1, None]], type=pa.list_(pa.int64()))}, r"row 1: output_ids has null among its ids"),
+    ({"output_ids": [[1], [2], [3, 1 << 40]]}, r"row 2: output_ids has 1099511627776 among its ids; needed are whole numbers that fit 32 bits"),
     ({"output_ids": [[1]], "provider": [1.5]}, r"column provider is double; needed is text"),
 ]
 
@@ -87,7 +129,8 @@ BAD_JSONL: list[tuple[list[Any], str]] = [
     ([{"output_ids": "abc"}], r"x.jsonl:1: output_ids must be .* found 'abc'"),
     ([{"output_ids": [1 << 31]}], r"x.jsonl:1: .*fit 32 bits; found '2147483648'"),
     ([[1]], r"x.jsonl:1: needed is an object"),
-    (["{"], r"x.jsonl:1: not JSON"),
+    ([{"output_ids": [1], "id": {"a": 1}}], r"x.jsonl:1: id must be text; found"),
+    (["{"], r"x.jsonl:1: not JSON.*; needed are Parquet, or JSONL"),
 ]
 
 
@@ -122,6 +165,13 @@ def test_ids_of_a_larger_vocabulary_are_exit_code_2(tmp_path: Path, capsys: pyte
         "not the ids of target 'kimi_k25': 20 of the first 20 answers have ids outside its vocabulary of 163840; the largest is 200019"
         in capsys.readouterr().err
     )
+
+
+def test_a_few_rows_are_of_another_vocabulary_only_when_all_of_them_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = [{"output_ids": [5, 200000]}, {"output_ids": [6, 200001]}]
+    assert audit(write_jsonl(tmp_path / "x.jsonl", few), tmp_path / "out") == 2
+    assert "2 of the first 2 answers have ids outside" in capsys.readouterr().err
+    assert audit(write_jsonl(tmp_path / "y.jsonl", [*few, {"output_ids": [7]}]), tmp_path / "out") == 1
 
 
 def test_ids_of_another_tokenizer_are_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

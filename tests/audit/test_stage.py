@@ -3,8 +3,11 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from pipeline.artifacts import write_json
 from pipeline.audit.cli import load_section
@@ -13,6 +16,7 @@ from pipeline.audit.context import Context
 from pipeline.audit.outputs import Outputs, write_audit
 from pipeline.audit.source import Source, parquet
 from pipeline.audit.stage import Config, run
+from pipeline.errors import InputError
 from pipeline.schema.findings import SCHEMA as FINDINGS
 from pipeline.schema.target import TargetRecord
 from pipeline.schema.tokens import SCHEMA as TOKENS
@@ -32,8 +36,10 @@ WRITES = {
 }
 
 
-def run_stage(folder: Path, record: TargetRecord, rows: list[TokenRow], gate: GateSection | None = None) -> Path:
-    """Audit rows in a folder of a dataset; return the folder."""
+def run_stage(
+    folder: Path, record: TargetRecord, rows: list[TokenRow], gate: GateSection | None = None, *, seconds: float = 0.5, endpoints: Sequence[object] = ()
+) -> Path:
+    """Audit rows in a folder of a dataset, each answered in ``seconds``; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "fingerprint.json", record)
     write_tokens(folder / "tokens.parquet", rows)
@@ -42,12 +48,14 @@ def run_stage(folder: Path, record: TargetRecord, rows: list[TokenRow], gate: Ga
     config = Config(
         audit=AuditSection(gate=gate or GateSection()), expect=ExpectSection(reasoning="required"), allow=[], deny=[], heldout="none", heldout_digest=None
     )
-    (folder / "generate.json").write_text('{"endpoints": []}')
+    write_json(folder / "generate.json", {"endpoints": list(endpoints)})
+    (folder / "timings.jsonl").write_text("".join(f'{{"provider": "{row.provider}", "seconds": {seconds}}}\n' for row in rows))
     run(
         config,
         prompts=folder / "prompts.jsonl",
         responses=folder / "responses.jsonl",
         generated=folder / "generate.json",
+        timings=folder / "timings.jsonl",
         tokens=folder / "tokens.parquet",
         record=folder / "fingerprint.json",
         **{name: folder / path for name, path in WRITES.items()},
@@ -94,6 +102,28 @@ def test_findings_name_row_check_and_position(tmp_path: Path, kimi: TargetRecord
     found = [(row["id"], row["check"], row["severity"]) for row in read_rows(folder / "audit/findings.parquet", FINDINGS)]
     assert ("spoiled", "ends_with_end_token", "error") in found
     assert {row_id for row_id, _check, severity in found if severity == "error"} == {"spoiled", "flagged-spoiled"}
+
+
+def test_another_vocabulary_is_refused_in_a_build_too(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+    with pytest.raises(InputError, match=r"tokens\.parquet: these are not the ids of target 'kimi_k25': 9 of the first 9 answers"):
+        run_stage(tmp_path / "d", kimi, [answer(tokenizer, f"r{i}", completion_ids=[200_000 + i], segments=[]) for i in range(9)])
+
+
+def test_latencies_are_in_the_report_and_in_no_other_file(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+    written = []
+    for seconds in (0.25, 3.0):
+        folder = run_stage(tmp_path / str(seconds) / "d", kimi, clean_rows(tokenizer, 30), seconds=seconds)
+        written.append({path: (folder / path).read_bytes() for path in WRITES.values()})
+    assert "250 ms" in written[0]["audit/report.html"].decode()
+    assert "3.00 s" in written[1]["audit/report.html"].decode()
+    assert {path for path in WRITES.values() if written[0][path] != written[1][path]} == {"audit/report.html"}
+
+
+def test_the_number_formats_of_the_admitted_endpoints_are_in_the_scorecard(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+    listed = [{"provider": "alpha", "quantization": "int4"}, {"provider": "alpha", "quantization": "fp8"}, {"provider": "beta", "quantization": "bf16"}]
+    folder = run_stage(tmp_path / "d", kimi, clean_rows(tokenizer, 30), endpoints=listed)
+    assert json.loads((folder / "audit/summary.json").read_bytes())["providers"]["alpha"]["quantizations"] == ["fp8", "int4"]
+    assert "fp8, int4" in (folder / "audit/report.html").read_text()
 
 
 def test_equal_inputs_give_equal_bytes(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:

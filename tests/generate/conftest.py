@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from pipeline.generate import ledger
-from pipeline.generate.stage import Config, run
+from pipeline.generate.stage import Config
 from pipeline.schema.responses import ResponseRow
 from tests.generate.chat_server import ChatServer
+from tests.generate.child import run_in
 
 
 @dataclass
@@ -50,15 +51,7 @@ class Bench:
         (self.build / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def run(self) -> list[dict[str, Any]]:
-        nowhere = self.folder / "none"
-        run(
-            self.config(),
-            prompts=self.build / "prompts.jsonl",
-            record=nowhere,
-            model=nowhere,
-            responses=self.build / "responses.jsonl",
-            summary=self.build / "generate.json",
-        )
+        run_in(self.build, self.config())
         return self.rows()
 
     def rows(self) -> list[dict[str, Any]]:

@@ -2,15 +2,18 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.generate.judge import payload
 from pipeline.generate.ledger import Attempt
-from pipeline.generate.projection import body_of, line
+from pipeline.generate.projection import line
+from pipeline.generate.restore import body_of
 from tests.generate.chat_server import Answer, completion, good
 from tests.generate.conftest import Bench
 
@@ -68,6 +71,49 @@ def test_a_fresh_clone_takes_the_answers_from_the_file_and_pays_nothing(bench: B
     assert (bench.build / "responses.jsonl").read_bytes() == before["responses.jsonl"]
 
 
+ODD = [
+    ("cost_usd", "1e300"),
+    ("cost_usd", "-1"),
+    ("cost_usd", "1" + "0" * 40),
+    ("cost_usd", '"free"'),
+    ("attempts", "1" + "0" * 30),
+    ("attempts", "true"),
+    ("provider", '{"a": 1}'),
+    ("usage", '{"prompt_tokens": 9223372036854775808, "completion_tokens": -3}'),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), ODD)
+def test_figures_that_cannot_be_are_told_and_do_not_cost_the_answer(bench: Bench, capfd: pytest.CaptureFixture[str], name: str, value: str) -> None:
+    bench.ask("a", "b")
+    shutil.rmtree(bench.folder / "store")
+    path = bench.build / "responses.jsonl"
+    first, second = path.read_bytes().splitlines()
+    row = json.loads(first)
+    response = row.pop("response")
+    head = json.dumps({**row, name: "@"}, separators=(",", ":")).replace('"@"', value).encode()
+    odd = orjson.dumps(orjson.loads(head))[:-1]  # as the number is read
+    path.write_bytes(odd + b',"response":' + json.dumps(response).encode() + b"}\n" + second + b"\n")
+    assert [row["response"] for row in bench.run()] == [completion()] * 2
+    assert len(bench.server.asked) == 2
+    said = capfd.readouterr().err
+    assert "took 2 answers" in said
+    if name != "usage":
+        assert f"1 figures in it cannot be, and count as unknown; the first: {path}:1: {name}" in said
+
+
+@pytest.mark.parametrize("spoil", [lambda line: line[:40], lambda line: json.dumps(json.loads(line), indent=None).encode(), lambda line: b"[]"])
+def test_a_line_that_was_edited_is_told_before_it_is_paid_again(bench: Bench, capfd: pytest.CaptureFixture[str], spoil: Callable[[bytes], bytes]) -> None:
+    bench.ask("a", "b")
+    shutil.rmtree(bench.folder / "store")
+    path = bench.build / "responses.jsonl"
+    first, second = path.read_bytes().splitlines()
+    path.write_bytes(first + b"\n" + spoil(second) + b"\n")
+    bench.run()
+    assert "1 lines of it, the first" in capfd.readouterr().err
+    assert len(bench.server.asked) == 3
+
+
 def test_restored_answers_do_not_count_against_this_clones_caps(bench: Bench) -> None:
     bench.ask("a")
     shutil.rmtree(bench.folder / "store")
@@ -92,7 +138,8 @@ def test_same_answers_same_bytes_in_another_clone(bench: Bench, monkeypatch: pyt
     shutil.rmtree(bench.build)
     bench.ask(*"abcdef")
     assert len(bench.server.asked) == 12
-    assert {path.name: path.read_bytes() for path in bench.build.iterdir()} == before
+    changed = {path.name for path in bench.build.iterdir() if path.read_bytes() != before[path.name]}
+    assert {"timings.jsonl"} <= changed <= {"timings.jsonl", "timings.json"}  # the clock's, and no other
 
 
 def test_prompts_with_the_same_content_are_paid_once(bench: Bench) -> None:

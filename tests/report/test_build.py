@@ -1,6 +1,7 @@
 """The build's page from whatever small files there are."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,9 @@ def test_a_folder_without_a_build_is_exit_code_2(tmp_path: Path, monkeypatch: py
 
 def test_a_whole_build_shows_verdicts_cost_calibration_overlap_and_the_drafter(build: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
     run_stage(build / "code", kimi, clean_rows(tokenizer, 30))
-    run_stage(build / "tools", kimi, clean_rows(tokenizer, 2))
+    near = replace(clean_rows(tokenizer, 6)[5], id="near", prompt_ids=[1, 2, 3])
+    near.completion_ids[-2] += 1
+    run_stage(build / "tools", kimi, [*clean_rows(tokenizer, 2), near])
     write_json(build / "code" / "generate.json", GENERATE)
     write_json(build / "code" / "calibration.json", {**GROUP, "by_evidence": {"text": GROUP}})
     write_json(build / "drafter" / "eval.json", EVAL)
@@ -65,7 +68,8 @@ def test_a_whole_build_shows_verdicts_cost_calibration_overlap_and_the_drafter(b
         "&lt;b&gt;alpha",
         "66.67%",
         "20.0% – 90.0%",
-        'code</td><td>tools</td><td class="n" data-v="2">2</td>',
+        'code</td><td>tools</td><td class="n" data-v="2">2</td><td class="n" data-v="2">2</td><td class="n" data-v="1">1</td>',
+        "<code>r5</code> and <code>near</code>",
         "3.125",
         "Anchor: untrained",
         "Training loss",

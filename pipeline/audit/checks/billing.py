@@ -30,7 +30,7 @@ def reasoning_count(batch: Batch, settings: DifferenceSection) -> Iterator[Compl
 def cost(batch: Batch, settings: CostSection) -> Iterator[Complaint]:
     for row, (provider, answer) in enumerate(zip(batch.column("provider"), batch.answers, strict=True)):
         named = settings.prices.get(provider or "")
-        prices = [named] if named is not None else batch.context.prices.get(provider or "", [])
+        prices = [named] if named is not None else batch.context.endpoints.prices.get(provider or "", [])
         if not prices or answer.cost_usd is None or answer.completion_tokens is None or answer.cached_tokens:
             continue
         expected = [((answer.prompt_tokens or 0) * price.prompt + answer.completion_tokens * price.completion) / 1e6 for price in prices]

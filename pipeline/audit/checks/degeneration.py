@@ -76,8 +76,10 @@ def compression(batch: Batch, settings: CompressionSection) -> Iterator[Complain
 @check("language", "The answer is written in a script that the prompt uses.")
 def language(batch: Batch, settings: LanguageSection) -> Iterator[Complaint]:
     for row in np.flatnonzero(batch.present).tolist():
+        if batch.contents[row].isascii() and batch.prompt_texts[row].isascii():
+            continue
         shares, letters = script_shares(batch.contents[row])
-        if letters < settings.min_letters or not len(batch.prompt[row]):
+        if letters < settings.min_letters:
             continue
         script = max(shares, key=lambda name: shares[name])
         asked, asked_letters = script_shares(batch.prompt_texts[row])

@@ -1,6 +1,7 @@
 """Rows that repeat another row: checks over all rows of a dataset, from a few bytes kept of each."""
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 from pipeline.audit.batch import Batch, Ragged
 from pipeline.audit.checks.registry import Complaint, across
 from pipeline.audit.config import CheckSection, DuplicateSection, NearDuplicateSection
-from pipeline.audit.grams import mix, sequence_hash
+from pipeline.audit.grams import hash_bytes, mix
 
 Names = Callable[[int], str]
 _SEED = 0
@@ -22,21 +23,27 @@ _SOME = 1 << 14
 
 def _hashes(ids: Ragged, min_tokens: int) -> NDArray[np.uint64]:
     """Hash of each row's ids, 0 for a row that is too short; [rows]."""
-    lengths = ids.lengths.tolist()
-    return np.array([sequence_hash(ids[row]) if length >= max(min_tokens, 1) else _NONE for row, length in enumerate(lengths)], dtype=np.uint64)
+    data, least = np.ascontiguousarray(ids.values, dtype="<i4").tobytes(), 4 * max(min_tokens, 1)
+    bounds = (4 * ids.starts).tolist()
+    return np.array([hash_bytes(data[start:end]) if end - start >= least else _NONE for start, end in pairwise(bounds)], dtype=np.uint64)
 
 
 def repeats(facts: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Each row whose hash an earlier row has, in order, and the first row with that hash; facts [rows]."""
+    rows, firsts, _befores = _same(facts)
+    sequence = np.argsort(rows)
+    return rows[sequence], firsts[sequence]
+
+
+def _same(facts: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Each row whose hash an earlier row has, with the first and the last row before it that have it; in the order of hashes."""
     order = np.argsort(facts, kind="stable")
     ordered = facts[order]
     begins = np.ones(len(facts), dtype=np.bool_)
     begins[1:] = ordered[1:] != ordered[:-1]
     firsts = order[np.flatnonzero(begins)][np.cumsum(begins) - 1]
     again = ~begins & (ordered != _NONE)
-    rows, firsts = order[again], firsts[again]
-    sequence = np.argsort(rows)
-    return rows[sequence], firsts[sequence]
+    return order[again], firsts[again], np.roll(order, 1)[again]
 
 
 def prompt_hashes(batch: Batch, _settings: CheckSection) -> NDArray[np.uint64]:
@@ -69,20 +76,20 @@ def _each(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
 
 def signatures(batch: Batch, settings: NearDuplicateSection) -> NDArray[np.uint16]:
     """MinHash signature of the set of each answer's n-grams, the low half of each minimum; zeros for one that is too short; [rows, permutations]."""
-    lengths = batch.completion.lengths
-    grams = [batch.grams(row, settings.n) if lengths[row] >= settings.min_tokens else np.zeros(0, np.uint64) for row in range(batch.size)]
-    offsets = np.concatenate([[0], np.cumsum([len(found) for found in grams])]).astype(np.uint64)
-    flat = np.concatenate([*grams, np.zeros(0, np.uint64)])
-    matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(flat, offsets, settings.permutations, _SEED)
-    rows = np.array(matrix.to_rows(), dtype=np.uint32).reshape(batch.size, settings.permutations)
-    rows[[len(found) == 0 for found in grams]] = 0
-    return rows.astype(np.uint16)
+    found = np.zeros((batch.size, settings.permutations), dtype=np.uint16)
+    rows = np.flatnonzero(batch.completion.lengths >= max(settings.min_tokens, settings.n))
+    if len(rows):
+        grams = [batch.grams(row, settings.n) for row in rows.tolist()]
+        offsets = np.cumsum([0, *map(len, grams)], dtype=np.uint64)
+        matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(np.concatenate(grams), offsets, settings.permutations, _SEED)
+        found[rows] = np.array(matrix.to_rows(), dtype=np.uint32)
+    return found
 
 
 def near_pairs(facts: NDArray[np.uint16], settings: NearDuplicateSection) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Each row that is much like an earlier one, in order, the first such row that a band brings to light, and how alike they are.
 
-    Two rows are compared when all values of a band agree.
+    A row is compared with the first and with the last row before it that have the same values in a band.
     """
     best = np.full(len(facts), len(facts), dtype=np.int64)
     alike = np.zeros(len(facts))
@@ -93,14 +100,14 @@ def near_pairs(facts: NDArray[np.uint16], settings: NearDuplicateSection) -> tup
         for column in range(band * width, (band + 1) * width):
             key = mix(key * np.uint64(31) + facts[:, column] + np.uint64(1))
         key[~some] = _NONE
-        rows, firsts = repeats(key)
-        earlier = firsts < best[rows]
-        rows, firsts = rows[earlier], firsts[earlier]
-        for start in range(0, len(rows), _SOME):
-            one, other = rows[start : start + _SOME], firsts[start : start + _SOME]
-            found = (facts[one] == facts[other]).mean(axis=1)
-            good = found >= settings.min_similarity
-            best[one[good]], alike[one[good]] = other[good], found[good]
+        rows, firsts, befores = _same(key)
+        for others in (befores, firsts):
+            earlier = np.flatnonzero(others < best[rows])
+            for start in range(0, len(earlier), _SOME):
+                one, other = (pairs[earlier[start : start + _SOME]] for pairs in (rows, others))
+                found = (facts[one] == facts[other]).mean(axis=1)
+                good = found >= settings.min_similarity
+                best[one[good]], alike[one[good]] = other[good], found[good]
     rows = np.flatnonzero(best < len(facts))
     return rows, best[rows], alike[rows]
 

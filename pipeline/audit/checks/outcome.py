@@ -23,7 +23,7 @@ def same_provider(rule: str, names: Iterable[str]) -> bool:
 def provider_policy(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     allow, deny = batch.context.allow, batch.context.deny
     for row, (provider, answer) in enumerate(zip(batch.column("provider"), batch.answers, strict=True)):
-        names = [provider, *batch.context.tags.get(provider, [])] if provider else []
+        names = [provider, *batch.context.endpoints.tags.get(provider, [])] if provider else []
         if answer.policy:
             yield Complaint(row, None, answer.policy)
         elif allow and not any(same_provider(rule, names) for rule in allow):

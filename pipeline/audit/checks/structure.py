@@ -17,20 +17,22 @@ from pipeline.audit.retokenize import changed
 @check("ends_with_end_token", "The answer ends with the end token, unless the token limit cut it.")
 def ends_with_end_token(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     end = batch.context.role("end")
-    for row in np.flatnonzero(batch.present & ~batch.cut).tolist():
+    starts, lengths = batch.completion.starts, batch.completion.lengths
+    ended = np.append(batch.completion.values == end, False)[starts[1:] - 1] & (lengths > 0)
+    for row in np.flatnonzero(batch.present & ~batch.cut & ~ended).tolist():
         ids = batch.completion[row]
         if not len(ids):
             yield Complaint(row, None, f"the completion is empty; it should end with {end}")
-        elif ids[-1] != end:
+        else:
             yield Complaint(row, len(ids) - 1, f"ends with {ids[-1]} ({batch.context.tokenizer.show(int(ids[-1]))!r}), not with {end}")
 
 
 @check("one_think_close", "The reasoning is closed exactly once (not at all where the dataset forbids reasoning or the token limit came first).")
 def one_think_close(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     close = batch.hits(batch.context.role("think_close"))
-    for row in np.flatnonzero(batch.present).tolist():
+    for row in np.flatnonzero(batch.present & (close.counts != batch.thinks)).tolist():
         found, wanted = int(close.counts[row]), int(batch.thinks[row])
-        if found == wanted or (found == 0 and batch.cut[row]):
+        if found == 0 and batch.cut[row]:
             continue
         second = close.positions[close.rows == row][wanted] if found > wanted else None
         yield Complaint(row, None if second is None else int(second), f"{found} think-close tokens, {wanted} expected")
@@ -39,12 +41,15 @@ def one_think_close(batch: Batch, _settings: CheckSection) -> Iterator[Complaint
 @check("think_close_position", "The reasoning is closed before the end token, and something stands between the two.")
 def think_close_position(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     close, end = batch.hits(batch.context.role("think_close")).first, batch.hits(batch.context.role("end")).first
-    for row in np.flatnonzero(batch.present & (close >= 0)).tolist():
-        at, length = int(close[row]), len(batch.completion[row])
-        if 0 <= end[row] < at:
+    lengths = batch.completion.lengths
+    late = (end >= 0) & (end < close)
+    nothing_after = (close >= lengths - 2) & ~batch.cut
+    for row in np.flatnonzero(batch.present & (close >= 0) & (late | nothing_after)).tolist():
+        at = int(close[row])
+        if late[row]:
             yield Complaint(row, at, f"think-close at {at} stands after the end token at {end[row]}")
-        elif at >= length - 2 and not batch.cut[row]:
-            yield Complaint(row, at, f"think-close at {at} of {length} tokens: no answer follows it")
+        else:
+            yield Complaint(row, at, f"think-close at {at} of {lengths[row]} tokens: no answer follows it")
 
 
 @check("one_end_token", "The end token occurs exactly once (not at all where the token limit came first).")
@@ -76,6 +81,7 @@ def round_trip(batch: Batch, settings: RoundTripSection) -> Iterator[Complaint]:
 @check("reasoning_not_empty", "Where the answer closes a reasoning, there is text before the closing.")
 def reasoning_not_empty(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     close = batch.hits(batch.context.role("think_close")).first
+    where = close.tolist()
     for row in np.flatnonzero(batch.present & batch.thinks & (close >= 0)).tolist():
-        if not any(run.text.strip() for run in batch.runs[row] if run.end <= close[row]):
-            yield Complaint(row, int(close[row]), "no text stands before the think-close token")
+        if not any(run.end <= where[row] and not run.text.isspace() for run in batch.runs[row]):
+            yield Complaint(row, where[row], "no text stands before the think-close token")

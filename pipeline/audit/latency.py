@@ -1,0 +1,30 @@
+"""How long providers took, from the only file of a build that knows."""
+
+from array import array
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.artifacts import read_jsonl
+from pipeline.errors import InputError
+
+Latencies = dict[str, NDArray[np.float64]]
+"""Milliseconds of each answer whose time is known, by provider's name."""
+
+
+def read_latencies(path: Path) -> Latencies:
+    """Latencies of a timings.jsonl.
+
+    Raises:
+        InputError: the file is missing, or a line is not JSON or no object; the message has the line's number.
+
+    """
+    found: dict[str, array[float]] = {}
+    for number, line in read_jsonl(path):
+        if not isinstance(line, dict):
+            raise InputError(f"{path}:{number}: needed is an object with `provider` and `seconds`; found {str(line)[:80]!r}")
+        provider, seconds = line.get("provider"), line.get("seconds")
+        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds >= 0:
+            found.setdefault(provider if isinstance(provider, str) and provider else "unknown", array("d")).append(seconds * 1000)
+    return {name: np.array(values, dtype=np.float64) for name, values in sorted(found.items())}

@@ -1,0 +1,85 @@
+"""timings.jsonl and its summary: when each answer was asked for and how long it took, for those of any run and any clone."""
+
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import orjson
+
+from pipeline.artifacts import read_lines
+from pipeline.generate.ledger import Attempt
+from pipeline.schema.timings import Latency, Timing, TimingsSummary
+
+
+def quantile(ordered: "array[float] | list[float]", share: float) -> float:
+    """Value below which that share of the sorted values lies: one of them, never a mean of two."""
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def busy(starts: "array[float]", seconds: "array[float]") -> float:
+    """Length of the union of the intervals: nights between two runs do not count."""
+    total, end = 0.0, float("-inf")
+    for start, length in sorted(zip(starts, seconds, strict=True)):
+        if start + length > end:
+            total += start + length - max(start, end)
+            end = start + length
+    return total
+
+
+class Clock:
+    """Writes a line for each prompt, and sums up."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._answers = 0
+        self._tokens = 0
+        self._starts = array("d")
+        self._seconds = array("d")
+        self._by_provider: dict[str, array[float]] = {}
+
+    def add(self, prompt_id: str, key: str, found: Attempt | None, *, key_is_new: bool) -> None:
+        """Take one prompt and its outcome."""
+        row: dict[str, Any] = {"id": prompt_id, "key": key, "provider": None, "sent_at": None, "seconds": None, "completion_tokens": None}
+        if found is not None and found.answered:
+            self._answers += key_is_new
+            row |= {"provider": found.provider, "completion_tokens": found.completion_tokens}
+            if found.seconds is not None and found.sent_at is not None:
+                row |= {"sent_at": round(found.sent_at, 3), "seconds": round(found.seconds, 3)}
+                if key_is_new:
+                    self._measure(found.provider or "?", row["sent_at"], row["seconds"], found.completion_tokens or 0)
+        self._file.write(orjson.dumps(row) + b"\n")
+
+    def _measure(self, provider: str, sent_at: float, seconds: float, tokens: int) -> None:
+        self._tokens += tokens
+        self._starts.append(sent_at)
+        self._seconds.append(seconds)
+        self._by_provider.setdefault(provider, array("d")).append(seconds)
+
+    def summary(self) -> TimingsSummary:
+        """Sum up what was added."""
+        total = busy(self._starts, self._seconds)
+        rate, tokens = (round(amount / total, 3) if total else None for amount in (len(self._seconds), self._tokens))
+        ordered = {name: sorted(values) for name, values in sorted(self._by_provider.items())}
+        return TimingsSummary(
+            answers=self._answers,
+            measured=len(self._seconds),
+            busy_seconds=round(total, 3),
+            answers_per_second=rate,
+            completion_tokens_per_second=tokens,
+            by_provider={
+                name: Latency(answers=len(values), p50_seconds=quantile(values, 0.5), p95_seconds=quantile(values, 0.95)) for name, values in ordered.items()
+            },
+        )
+
+
+def read_timings(path: Path) -> Iterator[Timing | None]:
+    """Lines of another clone's timings.jsonl, one for each of responses.jsonl; None for a line that is none, and for ever once the file ends, or when there is no file."""
+    if path.exists():
+        for _, text in read_lines(path):
+            try:
+                yield Timing.model_validate_json(text)
+            except ValueError:
+                yield None
+    while True:
+        yield None
