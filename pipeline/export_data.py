@@ -23,7 +23,7 @@ from pipeline.errors import ArtifactError, InputError
 from pipeline.lossmask import RULES, LossWeights, RuleName, weights_of
 from pipeline.models import Ends, open_ends
 from pipeline.runner import pick, section_of
-from pipeline.shards import HiddenRow, HiddenStates
+from pipeline.shards import HiddenRow, HiddenStates, folders_of_build
 from pipeline.tensors import save_tensors
 from pipeline.train.config import TrainSection
 
@@ -44,15 +44,18 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m pipeline export-data", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--format", choices=["specforge", "speculators"], required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder to write; replaced when it is there")
-    parser.add_argument("--data", type=Path, action="append", help="folder with shards; default: every build/<dataset>/hidden")
+    parser.add_argument("--data", type=Path, action="append", help="folder with shards; default: build/<dataset>/hidden of each dataset in params.yaml")
     parser.add_argument("--model", type=Path, default=BUILD / "target" / "model", help="the target's weights: SpecForge stores the state after the final norm")
     parser.add_argument(
         "--loss-mask", choices=list(RULES), help="which tokens of an answer are trained on; default: train.loss_mask of the build, else all of it"
     )
     parser.add_argument("--draft-vocab-size", type=int, default=32000, help="size of the vocabulary map for SpecForge (default 32000, or all there is)")
     arguments = parser.parse_args(argv)
-    folders = arguments.data or sorted(BUILD.glob("*/hidden"))
+    folders = arguments.data or folders_of_build(BUILD)
+    if missing := [str(folder) for folder in folders if not folder.is_dir()]:
+        raise InputError(f"no hidden states in {', '.join(missing)}: run `dvc repro extract`, or name with --data the folders to export")
     opened = [HiddenStates(folder) for folder in folders]
+    check_one_target(opened)
     if not sum(map(len, opened)):
         raise InputError(f"no rows to export in {[str(folder) for folder in folders] or BUILD}: run `dvc repro extract`")
     weights = _weights(arguments.loss_mask)
@@ -63,6 +66,20 @@ def main(argv: list[str]) -> int:
             count = to_speculators(out, opened, weights)
     print(f"{arguments.out}: {count:,} rows for {arguments.format}")
     return 0
+
+
+def check_one_target(opened: list[HiddenStates]) -> None:
+    """Refuse states of different targets or layers: their rows cannot train one drafter.
+
+    Raises:
+        ArtifactError: with both folders and what differs.
+
+    """
+    for states in opened[1:]:
+        first, other = (one.manifest.model_dump(include={"target_sha256", "layer_ids", "hidden_size", "vocab_size"}) for one in (opened[0], states))
+        if differing := {key: (first[key], other[key]) for key in first if first[key] != other[key]}:
+            found = "; ".join(f"{key} {a} and {b}" for key, (a, b) in differing.items())
+            raise ArtifactError(f"{opened[0].folder} and {states.folder} are not of one target: {found}; export them apart, or run `dvc repro extract`")
 
 
 def _weights(rule: RuleName | None) -> LossWeights:

@@ -266,9 +266,3 @@ def fingerprints(root: Path, stages: Iterable[str]) -> dict[str, dict[str, objec
         code = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
         result[stage] = {"code": code, "libraries": libraries(reached, pins)}
     return result
-
-
-@cache
-def running_code(stage: str) -> dict[str, object]:
-    """Fingerprint of a stage as this process runs it: for work that outlives a run and must not be taken up by other code."""
-    return fingerprints(Path(__file__).resolve().parent.parent, [stage])[stage]

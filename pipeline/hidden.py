@@ -9,7 +9,7 @@ import torch
 from pipeline.artifacts import read_model, sha256_folder
 from pipeline.errors import ArtifactError, InputError
 from pipeline.schema.hidden import Stamp
-from pipeline.shards import HiddenRow, HiddenStates
+from pipeline.shards import HiddenRow, HiddenStates, folders_of_build
 
 BUILD = Path("build")
 
@@ -32,9 +32,9 @@ def main(argv: list[str]) -> int:
         command = commands.add_parser(name, help=what)
         if name == "show":
             command.add_argument("id", help="the row's id")
-        command.add_argument("--data", type=Path, action="append", help="folder with shards; default: every build/<dataset>/hidden")
+        command.add_argument("--data", type=Path, action="append", help="folder with shards; default: build/<dataset>/hidden of each dataset in params.yaml")
     arguments = parser.parse_args(argv)
-    folders = arguments.data or sorted(BUILD.glob("*/hidden"))
+    folders = arguments.data or [folder for folder in folders_of_build(BUILD) if folder.is_dir()]
     if not folders:
         raise InputError(f"no hidden states under {BUILD}/: run `dvc repro extract`, or name a folder with --data")
     if arguments.command == "stats":
@@ -57,7 +57,9 @@ def _stats(folders: Sequence[Path]) -> None:
         print(f"{folder}: {len(lengths):,} rows, {sum(lengths):,} tokens ({supervised:,} supervised), longest {max(lengths, default=0):,}")
         print(f"  {len(shards)} shards, {size:,} bytes, {size / max(1, sum(lengths)):,.0f} a token as {manifest.dtype}")
         print(f"  inputs of layers {manifest.layer_ids} of {manifest.num_layers} ({', '.join(manifest.layer_names)}), last state before {manifest.norm_name}")
-        print(f"  hidden size {manifest.hidden_size}, vocabulary {manifest.vocab_size:,}, target {manifest.target_sha256[:16]}")
+        print(
+            f"  hidden size {manifest.hidden_size}, vocabulary {manifest.vocab_size:,}, target {manifest.target_sha256[:16]}, by {manifest.engine or manifest.backend}"
+        )
 
 
 def _verify(folders: Sequence[Path]) -> None:

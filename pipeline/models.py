@@ -22,6 +22,8 @@ from pipeline.tensors import TensorFile
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
+_WRAPPERS = frozenset({"model", "language_model", "text_model", "transformer"})
+"""Parts of a tensor's name that say only which module wraps which."""
 _NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
 
 
@@ -297,9 +299,16 @@ def _tensor_files(source: Source, locate: Any) -> dict[str, Path]:
 
 
 def _read(where: dict[str, Path], name: str, source: Source) -> torch.Tensor:
-    """Read a tensor by its name in the code, or by the one name that ends the same (`language_model.lm_head.weight`)."""
-    tail = name.removeprefix("model.")
-    matches = [name] if name in where else [stored for stored in where if stored.endswith(f".{tail}") or stored == tail]
+    """Read a tensor by its name in the code, or by the one stored name that differs only in wrappers (`language_model.model.norm.weight`)."""
+    matches = [name] if name in where else [stored for stored in where if _plain(stored) == _plain(name)]
     if len(matches) != 1:
-        raise ArtifactError(f"{source.name}: needs exactly one tensor {name!r} (or ending in .{tail}); found {matches or 'none'} among {len(where)} tensors")
+        raise ArtifactError(
+            f"{source.name}: needs exactly one tensor {name!r} (or {_plain(name)!r} within {', '.join(sorted(_WRAPPERS))}); "
+            f"found {matches or 'none'} among {len(where)} tensors"
+        )
     return TensorFile(where[matches[0]]).tensor(matches[0])
+
+
+def _plain(name: str) -> str:
+    """Give a tensor's name without the wrappers, which checkpoints and code nest in different orders."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pipeline.artifacts import read_model
+from pipeline.artifacts import read_json, read_model
 from pipeline.errors import ArtifactError
 from pipeline.lossmask import LossWeights, weighted
 from pipeline.schema.hidden import INDEX, Manifest
@@ -61,6 +61,16 @@ def _index_row(row: dict[str, Any]) -> IndexRow:
     return IndexRow(**{**row, "segments": [Segment(**segment) for segment in row["segments"]]})
 
 
+def folders_of_build(build: Path) -> list[Path]:
+    """Where the states of the build's datasets lie, whether they are there or not; a dataset that left params.yaml is none of them.
+
+    Raises:
+        ArtifactError: the build was never composed.
+
+    """
+    return [build / name / "hidden" for name in read_json(build / "config.json")["names"]]
+
+
 def quantize(states: torch.Tensor, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Float8 with one scale a token and part: states [tokens, parts * width] to (float8 of that shape, float32 scales [tokens, parts])."""
     split = states.float().reshape(len(states), parts, -1)
@@ -86,9 +96,12 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
         self.manifest = read_model(folder / MANIFEST, Manifest)
         self.index = [_index_row(row) for row in read_rows(folder / INDEX_NAME, INDEX)]
         self.by_id = {row.id: number for number, row in enumerate(self.index)}
-        self._shards = {name: TensorFile(folder / name) for name in sorted({row.shard for row in self.index})}
+        of_shard: dict[str, list[IndexRow]] = {}
+        for row in self.index:
+            of_shard.setdefault(row.shard, []).append(row)
+        self._shards = {name: TensorFile(folder / name) for name in sorted(of_shard)}
         for name, shard in self._shards.items():
-            self._check(name, shard)
+            self._check(name, shard, of_shard[name])
 
     def __len__(self) -> int:
         return len(self.index)
@@ -133,10 +146,10 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
             return stored
         return dequantize(stored, shard.rows(f"{name}_scales", start, stop))
 
-    def _check(self, name: str, shard: TensorFile) -> None:
+    def _check(self, name: str, shard: TensorFile, rows: list[IndexRow]) -> None:
         width = self.manifest.hidden_size
         tokens = 0
-        for row in sorted((row for row in self.index if row.shard == name), key=lambda row: row.offset):
+        for row in sorted(rows, key=lambda row: row.offset):
             if row.offset != tokens:
                 raise ArtifactError(
                     f"{self.folder / INDEX_NAME}: row {row.id!r} begins at {row.offset} of {name}, the row before it ends at {tokens}: run extract again"

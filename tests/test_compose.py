@@ -1,6 +1,7 @@
 """conf/ to build/config.json: every shipped config composes, and every mistake is named in one message."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from pipeline import compose
 from pipeline.compose import Params, build_config, read_params, target_section
 from pipeline.errors import ConfigError
 from pipeline.settings import BuildConfig, ambiguous_scalars
+from pipeline.stages import BY_NAME
 from tests.conftest import ROOT
 
 GROUPS = {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in (ROOT / "conf").iterdir() if folder.is_dir()}
@@ -222,3 +224,30 @@ def test_a_mistake_writes_nothing(project: Path) -> None:
     with pytest.raises(ConfigError):
         compose.main([])
     assert {path: path.read_bytes() for path in (project / "build").rglob("*.json")} == before
+
+
+def test_where_a_server_is_and_how_fast_it_is_asked_is_no_input_of_the_states(project: Path) -> None:
+    here = build_config(Params(["code"], ["extract=vllm"]))
+    there = build_config(Params(["code"], ["extract=vllm", "engine.url=http://gpu7:8000/v1", "engine.concurrency=7", "engine.folder=/mnt/states"]))
+    assert there.extract == here.extract
+    assert there.engine is not None
+    assert there.engine.url == "http://gpu7:8000"
+    stage = BY_NAME["extract"]
+    assert (stage.keys, stage.aside) == ({"extract": "extract"}, {"engine": "engine"})
+    assert build_config(Params(["code"], [])).engine is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["extract=vllm", "engine.folder=null"], r"engine: .*folder: vllm hands states over as files.*override 'engine.folder=null'"),
+        (["extract.backend=vllm"], r"engine: .*extract.backend is vllm, which needs this section: conf/extract/vllm.yaml has one.*conf/extract/default.yaml"),
+        (["extract=sglang", "extract.backend=transformers"], r"engine: .*asks no server"),
+        (["extract=sglang", "extract.layers=[0,4,6]"], r"SGLang gives the outputs of layers, so 0"),
+        (["extract=sglang", "engine.url=gpu7:3000"], r"engine.url: .*must start with http"),
+        (["extract=sglang", "engine.urls=x"], r"urls"),
+        (["extract.backend=telepathy"], r"extract.backend"),
+    ],
+)
+def test_a_backend_and_its_server_that_do_not_go_together_are_refused(project: Path, overrides: list[str], message: str) -> None:
+    assert re.search(message, mistake(*overrides), re.DOTALL)

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 import torch
 
-from pipeline.artifacts import read_json
+from pipeline.artifacts import read_json, write_json
+from pipeline.errors import AerieError
 from pipeline.export_data import main
 from pipeline.models import open_ends
 from pipeline.schema.target import TargetRecord
@@ -76,3 +77,21 @@ def test_speculators_reads_ids_as_tensors_and_finds_token_counts(build: Build, t
     assert read_json(out / "state.json")["_format_type"] == "torch"
     frequency = torch.load(out / "token_freq.pt", weights_only=True)
     assert sum(frequency.values()) == sum(c for _, _, c in [*ROWS, *ROWS[:2]])
+
+
+def test_states_of_two_targets_are_not_exported_together(build: Build, tmp_path: Path, kimi: TargetRecord) -> None:
+    other = Build(tmp_path / "other", kimi, seed=1).extract(random_rows(ROWS[:1]))
+    with pytest.raises(AerieError, match=rf"{build.hidden('a')} and {other} are not of one target: target_sha256 \w+ and \w+"):
+        main(["--format", "speculators", "--out", str(tmp_path / "out"), "--data", str(build.hidden("a")), "--data", str(other)])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_build_is_exported_whole_or_not_at_all(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dataset b left params.yaml, its states are still there; c is new and not extracted yet."""
+    monkeypatch.setattr("pipeline.export_data.BUILD", build.folder)
+    write_json(build.folder / "config.json", {"names": ["a"]})
+    main(["--format", "speculators", "--out", str(tmp_path / "out")])
+    assert len(list((tmp_path / "out" / "hidden_states").iterdir())) == len(ROWS)
+    write_json(build.folder / "config.json", {"names": ["a", "c"]})
+    with pytest.raises(AerieError, match=r"no hidden states in .*/c/hidden: run `dvc repro extract`"):
+        main(["--format", "speculators", "--out", str(tmp_path / "out")])

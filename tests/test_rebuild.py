@@ -117,6 +117,8 @@ EDITS = [
     # unused choices
     ("conf/target/qwen3.yaml", swap("revision: null", "revision: abc"), ""),
     ("conf/provider/openrouter.yaml", swap("concurrency: 2000", "concurrency: 1000"), ""),
+    # where a server is and how fast it is asked (the build does not use one; that the keys are no params is checked below for all values)
+    ("conf/extract/vllm.yaml", swap("url: http://127.0.0.1", "url: http://gpu7"), ""),
     # prompt files
     ("data/code.jsonl", lambda text: text + '{"id":"new","messages":[{"role":"user","content":"hi"}]}\n', "prompts@code"),
     ("data/code.jsonl", lambda text: text.split("\n", 1)[1], "prompts@code"),

@@ -11,7 +11,7 @@ from pipeline.artifacts import read_json, write_json
 from pipeline.errors import AerieError, ArtifactError
 from pipeline.schema.hidden import INDEX
 from pipeline.schema.target import TargetRecord
-from pipeline.shards import HiddenStates, dequantize, quantize
+from pipeline.shards import HiddenStates, IndexRow, dequantize, folders_of_build, quantize
 from pipeline.tables import read_rows, write_rows
 from pipeline.tensors import load_tensors, save_tensors
 from tests.tiny import ROWS, Build, random_rows
@@ -57,7 +57,7 @@ def test_an_index_that_reaches_beyond_its_shard_is_refused(folder: Path) -> None
 
 def test_an_index_whose_rows_overlap_is_refused(folder: Path) -> None:
     rewrite_index(folder, lambda rows: rows[0].update(length=rows[0]["length"] + 1))
-    with pytest.raises(ArtifactError, match=r"row 'middle' begins at 49 of shard-00000.safetensors, the row before it ends at 50"):
+    with pytest.raises(ArtifactError, match=r"row 'short' begins at 49 of shard-00000.safetensors, the row before it ends at 50"):
         HiddenStates(folder)
 
 
@@ -113,3 +113,19 @@ def test_tensors_of_every_kind_come_back_as_they_were_and_equal_tensors_give_equ
         assert found.dtype == tensors[name].dtype
         assert found.shape == tensors[name].shape
         assert torch.equal(found.float(), tensors[name].float())
+
+
+def test_the_states_of_a_build_are_those_of_its_datasets_and_not_of_one_that_left(tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", {"names": ["code", "tools"]})
+    (tmp_path / "left" / "hidden").mkdir(parents=True)
+    assert folders_of_build(tmp_path) == [tmp_path / "code" / "hidden", tmp_path / "tools" / "hidden"]
+    with pytest.raises(ArtifactError, match=r"config.json"):
+        folders_of_build(tmp_path / "left")
+
+
+def test_opening_costs_no_more_a_row_when_there_are_many_shards(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row of the index is looked at once for its shard, however many shards there are."""
+    looked: list[IndexRow] = []
+    monkeypatch.setattr(HiddenStates, "_check", lambda self, name, shard, rows: looked.extend(rows))
+    states = HiddenStates(whole)
+    assert sorted(row.id for row in looked) == sorted(row.id for row in states.index)

@@ -71,7 +71,7 @@ def states(target: Target, layer_ids: list[int], rows: list[torch.Tensor], *, pa
     lengths = [len(row) for row in rows]
     with torch.inference_mode(), capturing(target, layer_ids) as caught:
         if packed:
-            _run_packed(target, rows)
+            run_packed(target, rows)
         else:
             _run_padded(target, rows)
     taken = [caught[number] for number in [*layer_ids, target.num_layers]]
@@ -82,7 +82,8 @@ def states(target: Target, layer_ids: list[int], rows: list[torch.Tensor], *, pa
     return torch.cat([state.to(device) for state in flat[:-1]], -1), flat[-1]
 
 
-def _run_packed(target: Target, rows: list[torch.Tensor]) -> None:
+def run_packed(target: Target, rows: list[torch.Tensor]) -> None:
+    """Run the decoder over rows laid end to end; after `pack_attention`."""
     places = torch.cat([torch.arange(len(row)) for row in rows])[None].to(target.device)
     token = _LENGTHS.set([len(row) for row in rows])
     try:

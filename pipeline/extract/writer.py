@@ -45,13 +45,14 @@ def close_partial(folder: Path) -> None:
 
 
 def check_space(folder: Path, needed: int, tokens: int, token_bytes: int) -> None:
-    """Stop before the first batch when the states that are not there yet will not fit.
+    """Say what the states that are not there yet will take, and stop before the first batch when they will not fit.
 
     Raises:
         DiskError: with the numbers.
 
     """
     free = shutil.disk_usage(folder).free
+    print(f"extract: {tokens:,} tokens to compute or copy, {token_bytes:,} bytes each: {needed:,} bytes; {free:,} bytes are free", flush=True)
     if needed > free:
         raise DiskError(
             f"{folder.parent}: hidden states need {needed:,} bytes more ({tokens:,} tokens of {token_bytes:,} bytes), {free:,} are free: "

@@ -17,7 +17,7 @@ from pipeline.artifacts import digests_of_file, read_bytes, sha256_file, write_b
 from pipeline.dvc_cache import cached_paths
 from pipeline.errors import AerieError, ConfigError
 from pipeline.home import shared_folder
-from pipeline.reuse.code import code_digest, digest
+from pipeline.reuse.code import code_digest, digest, edited_meanwhile
 from pipeline.reuse.index import FILE, Index, Piece, Segment
 
 VARIABLE = "AERIE_REUSE"
@@ -221,7 +221,7 @@ def opened(kind: str, *decides: bytes) -> Iterator[Kept]:
 
     """
     limit = most_bytes()
-    home = shared_folder() if limit else None
+    home = shared_folder() if limit and not edited_meanwhile() else None
     kept = Kept(kind, None if home is None else home / FOLDER, limit)
     try:
         if kept.on:

@@ -1,6 +1,7 @@
 """The extract stage against transformers' own hidden states."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,10 +15,11 @@ import torch
 import transformers
 
 from pipeline.artifacts import read_json, read_model, sha256_folder
-from pipeline.errors import AerieError, InputError
+from pipeline.errors import AerieError, ConfigError, InputError
 from pipeline.extract.forward import can_pack, check_teacher, pack_attention, states
+from pipeline.extract.local import LocalBackend
 from pipeline.lossmask import weights_of
-from pipeline.models import Target, capturing, find_source, open_model
+from pipeline.models import Target, capturing, find_source, open_ends, open_model, open_shape
 from pipeline.schema.hidden import Manifest, Stamp
 from pipeline.schema.target import TargetRecord
 from pipeline.shards import HiddenStates
@@ -192,6 +194,31 @@ def test_partial_work_for_anything_else_is_not_taken_up(tmp_path: Path, kimi: Ta
     assert sha256_folder(build.extract(rows, "next", **settings)) == expected
 
 
+def test_half_made_work_is_taken_up_by_the_same_code_only(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    def watched(backend: LocalBackend, batches: Any) -> Any:
+        for batch in batches:
+            asked.append(batch)
+            yield from compute(backend, [batch])
+
+    rows = random_rows(ROWS)
+    compute, asked = LocalBackend.states, list[Any]()
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("pipeline.extract.stage.write_rows", killed)
+        build.extract(rows, "by code")
+    partial = build.hidden("by code").with_name(".hidden.partial")
+    copied = shutil.copytree(partial, build.hidden("by new code").with_name(".hidden.partial"))
+    assert list(copied.glob("shard-*"))
+    monkeypatch.setattr(LocalBackend, "states", watched)
+    build.extract(rows, "by code")
+    assert not asked
+    monkeypatch.setattr("pipeline.extract.stage.code_digest", lambda stage, notes: b"of edited code")
+    build.extract(rows, "by new code")
+    assert asked
+
+
 def test_weights_of_another_vocabulary_than_the_target_record_are_refused(build: Build, kimi: TargetRecord, tmp_path: Path) -> None:
     other = Build(tmp_path, kimi)
     save_target(other.model, vocab_size=301)
@@ -244,6 +271,20 @@ def test_each_architecture_gives_the_states_that_transformers_gives(tmp_path: Pa
     wanted = torch.cat([torch.cat([hidden[k][0] for k in (2, 3, 4)], -1) for hidden in expected])
     torch.testing.assert_close(aux, wanted, atol=1e-4, rtol=1e-4)
     check_teacher(target, [2, 3, 4], rows[0], packed=packed)
+    ends, shape = open_ends(tmp_path), open_shape(find_source(tmp_path))
+    assert torch.equal(ends.head, target.head.weight)
+    assert torch.equal(ends.teacher_hidden(aux[:, :32]), target.norm(aux[:, :32]))
+    assert (shape.layer_names, shape.norm_name, shape.vocab_size, shape.hidden_size) == (target.layer_names, target.norm_name, VOCAB, 32)
+
+
+def test_a_model_that_is_spread_over_devices_gives_the_same_states(build: Build, stored: HiddenStates) -> None:
+    spread = HiddenStates(build.extract(random_rows(ROWS), "spread", device="auto"))
+    assert all(torch.equal(spread[number].aux, stored[number].aux) for number in range(len(ROWS)))
+
+
+def test_a_device_that_is_not_here_is_named(build: Build) -> None:
+    with pytest.raises(ConfigError, match=r"device 'cuda:7' cannot be used here"):
+        build.extract(random_rows(ROWS), "nowhere", device="cuda:7")
 
 
 def test_a_target_whose_logits_are_not_the_head_of_the_normed_state_is_refused(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ class World:
         (self.folder / "responses.jsonl").write_text("".join(line + "\n" for line in responses))
         write_json(self.folder / "fingerprint.json", self.record)
         write_json(self.folder / "generate.json", {"endpoints": [{"provider": "P", "tag": "p", "prompt": 1.0, "completion": 2.0}]})
+        (self.folder / "timings.jsonl").write_text("")
         write_rows(self.folder / "rows.parquet", SCHEMA, (token_row(row["id"], *self.ids(row)) for row in self.rows))
 
     def ids(self, row: dict[str, Any]) -> tuple[list[int], list[int]]:
@@ -171,7 +172,7 @@ class World:
         )
         writes = {name: at / path for name, path in WRITES.items()}
         try:
-            audit.run(settings, **files, generated=at / "generate.json", tokens=at / "tokens.parquet", record=record, **writes)
+            audit.run(settings, **files, generated=at / "generate.json", timings=at / "timings.jsonl", tokens=at / "tokens.parquet", record=record, **writes)
         except InputError:  # a line that is no JSON: the audit stops there, with what is kept and without
             writes = {}
         states = extract.Config(extract=extract_settings(tokens_per_batch=said["tokens"], shard_bytes=100_000, dtype=said["dtype"]))
@@ -205,9 +206,9 @@ def _tables(tokenizer: Tokenizer, record: str) -> Any:
 def quicken(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
     """Load once what does not change: the vocabulary, its tables, the weights; and sync nothing to the disk."""
 
-    def context(record: TargetRecord, _tokenizer: Tokenizer, expect: Any, allow: Any, deny: Any, heldout: Any, prices: Any, tags: Any) -> Any:
+    def context(record: TargetRecord, _tokenizer: Tokenizer, expect: Any, allow: Any, deny: Any, heldout: Any, endpoints: Any) -> Any:
         whole = _tables(tokenizer, record.model_copy(update={"name": "any"}).model_dump_json())
-        return replace(whole, record=record, expect=expect, allow=tuple(allow), deny=tuple(deny), heldout=heldout, prices=prices, tags=tags)
+        return replace(whole, record=record, expect=expect, allow=tuple(allow), deny=tuple(deny), heldout=heldout, endpoints=endpoints)
 
     for stage in (reconstruct, audit):
         monkeypatch.setattr(stage, "open_tokenizer", lambda _record: tokenizer)

@@ -7,6 +7,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -67,7 +68,7 @@ class ServerBackend:
         if probe is not None:
             length = len(probe.token_ids)
             cuts = sorted({max(1, length * part // 4) for part in _PARTS})
-            rows = [Row(f"{probe.id} (its first {cut} tokens)", probe.token_ids[:cut], min(cut, probe.prompt_length), probe.segments) for cut in cuts]
+            rows = [replace(probe, id=f"{probe.id} (its first {cut} tokens)", token_ids=probe.token_ids[:cut]) for cut in cuts]
             answers = asyncio.run(self._ask_all(rows))
             check_last(open_ends(self._model, dtype=DTYPES[self._settings.compute_dtype]), [(a.states[:, -1], a.next_id) for a in answers], self._engine.url)
         return self._target
