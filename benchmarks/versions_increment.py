@@ -58,6 +58,7 @@ def prepare(folder: Path) -> None:
     write_json(folder / "fingerprint.json", record)
     write_json(folder / "generate.json", {"endpoints": []})
     write_json(folder / "gate.json", {})
+    (folder / "timings.jsonl").write_text("")
     torch.manual_seed(0)
     sizes = {"hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 4}
     LlamaForCausalLM(LlamaConfig(vocab_size=record.vocab_size, tie_word_embeddings=True, **sizes)).save_pretrained(folder / "model")
@@ -79,7 +80,13 @@ def run(stage: str, at: Path) -> dict[str, float]:
         names = {"findings": "findings.parquet", "report": "report.html", "summary": "summary.json", "sketch": "sketch.parquet", "lengths": "lengths.csv"}
         writes = {name: at / "audit" / file for name, file in names.items()}
         config = audit.Config(audit=load_section("default"), own={}, expect=ExpectSection(), allow=[], deny=[], heldout="none", heldout_digest=None)
-        where = {"generated": at / "generate.json", "tokens": at / "tokens.parquet", "record": record, "accepted": at / "accepted.parquet"}
+        where = {
+            "generated": at / "generate.json",
+            "timings": at / "timings.jsonl",
+            "tokens": at / "tokens.parquet",
+            "record": record,
+            "accepted": at / "accepted.parquet",
+        }
         audit.run(config, **files, **where, **writes)
     else:
         from ruamel.yaml import YAML

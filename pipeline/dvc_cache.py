@@ -7,10 +7,11 @@ from pathlib import Path
 from pipeline.home import workspace
 
 
-def cached_path(md5: str) -> Path | None:
-    """Path of a file in this workspace's DVC cache, or None when it is not there."""
-    path = _cache_folder(workspace()) / "files" / "md5" / md5[:2] / md5[2:]
-    return path if path.is_file() else None
+def cached_paths(md5: str, store: Path) -> list[Path]:
+    """Where a file lies in the DVC caches at hand: this workspace's, and the one of the clone whose git folder holds ``store``."""
+    roots = dict.fromkeys([workspace(), store.resolve().parents[2]])
+    paths = (_cache_folder(root) / "files" / "md5" / md5[:2] / md5[2:] for root in roots)
+    return [path for path in paths if path.is_file()]
 
 
 @cache

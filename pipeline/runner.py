@@ -24,6 +24,9 @@ INTERRUPTED = 130
 BROKEN = 70
 """Exit code after a fault of ours: never 1, which says that the gate or an audit decided against the data."""
 
+STARTED = time.time()
+"""When this process began to load code, in seconds since 1970."""
+
 _PR_SET_PDEATHSIG = 1
 
 

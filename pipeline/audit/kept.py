@@ -1,6 +1,7 @@
 """What rows alone told the checks, as rows of their own: kept for the next audit, and put together with what is new."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,9 +25,7 @@ from pipeline.schema.sketch import SCHEMA as SKETCH
 
 _FACTS = [field for field in SKETCH if field.name != "id"]
 SCHEMA = pa.schema([pa.field("told", pa.binary()), *_FACTS])
-"""`told` is JSON: findings, facts of the response line, number of tool calls."""
-_KNOWN = ("provider", "model", "finish_reason", "prompt_tokens", "completion_tokens", "cost_usd", "latency_ms")
-"""What of the response line the statistics take, and what fills columns that a file lacks."""
+"""`told` is JSON: findings, the response line's facts, number of tool calls."""
 _SMALL = ("id", "evidence", "count_delta", "billed_tokens", "finish_reason", "provider", "notes", "status", "reason")
 
 
@@ -42,7 +41,7 @@ def told_of(batch: Batch, part: Part) -> pa.RecordBatch:
     for row, finding in part.found:
         findings[row].append([finding.check, finding.severity, finding.message, finding.position])
     told = [
-        orjson.dumps([found, [getattr(answer, name) for name in _KNOWN], calls])
+        orjson.dumps([found, [getattr(answer, field.name) for field in fields(Answer)], calls])
         for found, answer, calls in zip(findings, batch.answers, batch.calls, strict=True)
     ]
     return pa.RecordBatch.from_arrays([pa.array(told, pa.binary()), *(part.sketch.column(field.name) for field in _FACTS)], schema=SCHEMA)
@@ -53,9 +52,9 @@ def part_of(batch: Batch, told: pa.RecordBatch) -> Part:
     found: list[RowFinding] = []
     answers, calls = [], []
     for row, (row_id, line) in enumerate(zip(batch.ids, told.column("told").to_pylist(), strict=True)):
-        findings, known, count = orjson.loads(line)
+        findings, values, count = orjson.loads(line)
         found += [(row, Finding(row_id, *finding)) for finding in findings]
-        answers.append(Answer(**dict(zip(_KNOWN, known, strict=True))))
+        answers.append(Answer(*values))
         calls.append(count)
     batch.answers, batch.calls = answers, calls
     stats, samples = Stats(), Samples()
@@ -107,14 +106,14 @@ class KeptAudit:
 
     def _key(self, provider: str | None, *parts: bytes) -> bytes:
         if provider not in self._providers:
-            self._providers[provider] = to_json(_listed(self._context.endpoints, provider))
+            self._providers[provider] = _known_of(provider, self._context.endpoints)
         return self._kept.key(self._providers[provider], *parts)
 
 
-def _listed(endpoints: Endpoints, provider: str | None) -> list[Any]:
-    """Everything that was listed of a provider; of all when the table does not name it, since the response line may."""
-    names = sorted({*endpoints.prices, *endpoints.tags}) if provider is None else [provider]
-    return [[name, [price.model_dump(mode="json") for price in endpoints.prices.get(name, [])], endpoints.tags.get(name, [])] for name in names]
+def _known_of(provider: str | None, endpoints: Endpoints) -> bytes:
+    """What is known of a provider; of all, where only the response line may name it."""
+    prices = {name: [price.model_dump(mode="json") for price in listed] for name, listed in endpoints.prices.items() if provider in (None, name)}
+    return to_json([prices, {name: tags for name, tags in endpoints.tags.items() if provider in (None, name)}])
 
 
 class Fresh(NamedTuple):

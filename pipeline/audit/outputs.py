@@ -55,13 +55,13 @@ def write_audit(
     outputs: Outputs,
     others: Iterable[tuple[str, Batch]] = (),
     workers: int = 1,
-    kept: KeptAudit | None = None,
     latencies: Latencies | None = None,
+    kept: KeptAudit | None = None,
 ) -> dict[str, Any]:
     """Audit all rows and write findings, the sketch, the accepted rows, the report and, last, the summary; return the summary.
 
-    ``others`` are batches of other datasets, each with its name, that rows may not repeat. What is written depends neither on ``workers`` nor on ``kept``,
-    and only the report on ``latencies``, which are no two times the same; without them it has those of the response lines.
+    ``others`` are batches of other datasets, each with its name, that rows may not repeat. What is written depends neither on ``workers`` nor
+    on ``kept``, and only the report on ``latencies``, which are no two times the same; without them it has those of the response lines.
 
     Raises:
         InputError: a file is damaged, or has another vocabulary's ids.

@@ -176,8 +176,9 @@ def add_to_providers(providers: dict[str, Provider], batch: Batch, found: list[t
         for mark, marked in marks.items():
             setattr(provider, mark, getattr(provider, mark) + sum(row in marked for row in rows))
         for row in rows if any(batch.calls) else ():
-            provider.calls += batch.calls[row]
-            provider.bad_calls += min(bad_calls[row], batch.calls[row])
+            calls = batch.calls[row]
+            provider.calls += calls
+            provider.bad_calls += min(bad_calls[row], calls)
         _add_usage(provider, batch, rows)
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.artifacts import sha256_file
-from pipeline.dvc_cache import cached_path
+from pipeline.dvc_cache import cached_paths
 from pipeline.errors import ArtifactError, InputError
 from pipeline.home import shared_folder
 from pipeline.reuse.index import FILE, Index
@@ -79,7 +79,7 @@ def _stats(index: Index, folder: Path) -> Table:
         own = own_bytes(segment_path(folder, segment.name))
         sizes[segment.kind] += own
         elsewhere[segment.kind] += (
-            segment.size if not own and (segment_path(folder, segment.name).exists() or (segment.md5 and cached_path(segment.md5))) else 0
+            segment.size if not own and (segment_path(folder, segment.name).exists() or (segment.md5 and cached_paths(segment.md5, folder))) else 0
         )
     table = Table(title=f"{folder}: {sizes.total() / 2**20:.1f} MiB of at most {most_bytes() / 2**20:.0f}", title_justify="left")
     for column in ("stage", "rows or batches", "files", "MiB here", "MiB that a build or DVC holds anyway"):

@@ -14,6 +14,7 @@ import orjson
 
 from pipeline.artifacts import read_bytes, to_json
 from pipeline.fingerprint import PACKAGE, fingerprints
+from pipeline.runner import STARTED
 
 ROOT = Path(__file__).resolve().parents[2]
 """Folder that holds the package and requirements.lock."""
@@ -58,13 +59,22 @@ def code_digest(stage: str, notes: Notes) -> bytes:
     return digest(known, _installed(known), repr(sys.version_info[:3]).encode())
 
 
+def edited_meanwhile() -> bool:
+    """Whether a source is younger than this process: then what runs may not be what the files say."""
+    return any(path.stat().st_mtime >= STARTED for path in _files())
+
+
+def _files() -> list[Path]:
+    """All files of the package, and the lock."""
+    inside = [path for path in sorted((ROOT / PACKAGE).rglob("*")) if path.is_file() and path.suffix not in _SKIPPED and not path.name.startswith(".")]
+    lock = ROOT / "requirements.lock"
+    return [*inside, *([lock] if lock.is_file() else [])]
+
+
 @cache
 def _sources() -> bytes:
     """Digest of all files of the package, and of the lock."""
-    files = [path for path in sorted((ROOT / PACKAGE).rglob("*")) if path.is_file() and path.suffix not in _SKIPPED and not path.name.startswith(".")]
-    lock = ROOT / "requirements.lock"
-    parts = [part for path in [*files, *([lock] if lock.is_file() else [])] for part in (str(path.relative_to(ROOT)).encode(), read_bytes(path))]
-    return digest(b"sources", *parts)
+    return digest(b"sources", *(part for path in _files() for part in (str(path.relative_to(ROOT)).encode(), read_bytes(path))))
 
 
 @cache

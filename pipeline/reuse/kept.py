@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from pipeline.artifacts import digests_of_file, read_bytes, sha256_file, write_bytes
-from pipeline.dvc_cache import cached_path
+from pipeline.dvc_cache import cached_paths
 from pipeline.errors import AerieError, ConfigError
 from pipeline.home import shared_folder
-from pipeline.reuse.code import code_digest, digest
+from pipeline.reuse.code import code_digest, digest, edited_meanwhile
 from pipeline.reuse.index import FILE, Index, Piece, Segment
 
 VARIABLE = "AERIE_REUSE"
@@ -29,6 +29,8 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10,
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 _LEFTOVER_SECONDS = 86400.0
 """Age from which a file that the index does not know is taken for one that a killed run left."""
+_FORGOTTEN_SECONDS = 180 * 86400.0
+"""Time without use after which an entry goes whose file is held elsewhere, or nowhere."""
 
 Value = TypeVar("Value")
 
@@ -98,13 +100,14 @@ class Kept:
         if name in self._damaged or self.folder is None:
             return None
         known = self._guarded(lambda index: index.segment(name))
-        places = [self._path(name)] + ([found] if known is not None and known.md5 and (found := cached_path(known.md5)) else [])
+        places: list[Path] = [self._path(name), *(cached_paths(known.md5, self._root) if known is not None and known.md5 else ())]
         for path in places:
             with contextlib.suppress(AerieError):
                 if path.is_file() and bytes.fromhex(sha256_file(path)) == name:
                     self._used.add(name)
                     return path
-        self.reject(name)
+        self._damaged.add(name)  # here and now: another work tree's DVC cache may have it, so the entry stays
+        self._path(name).unlink(missing_ok=True)
         return None
 
     def reject(self, name: bytes) -> None:
@@ -218,7 +221,7 @@ def opened(kind: str, *decides: bytes) -> Iterator[Kept]:
 
     """
     limit = most_bytes()
-    home = shared_folder() if limit else None
+    home = shared_folder() if limit and not edited_meanwhile() else None
     kept = Kept(kind, None if home is None else home / FOLDER, limit)
     try:
         if kept.on:
@@ -269,13 +272,15 @@ def collect(index: Index, folder: Path, limit: int) -> int:
     held = [(segment, own_bytes(segment_path(folder, segment.name))) for segment in index.segments()]
     total, freed, gone = sum(size for _, size in held), 0, []
     for segment, size in held:
-        if size and segment.md5 and (elsewhere := cached_path(segment.md5)) and elsewhere.stat().st_size == segment.size:
+        if size and segment.md5 and any(path.stat().st_size == segment.size for path in cached_paths(segment.md5, folder)):
             segment_path(folder, segment.name).unlink(missing_ok=True)  # DVC's is enough; the entry stays
             total, freed = total - size, freed + size
         elif size and total > limit:
             segment_path(folder, segment.name).unlink(missing_ok=True)
             gone.append(segment.name)
             total, freed = total - size, freed + size
+        elif not size and time.time() - segment.used > _FORGOTTEN_SECONDS:
+            gone.append(segment.name)
     if gone:
         index.forget(gone)
     _remove_strangers(index, folder)

@@ -98,6 +98,14 @@ def test_edited_code_makes_it_compute_again_and_comments_do_not(tmp_path: Path, 
     assert found[0] == found[1] == found[3] != found[2]
 
 
+def test_code_that_was_edited_while_this_process_runs_takes_and_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipeline.reuse import code
+
+    assert [build([1])[1] for _ in range(2)] == [1, 0]
+    monkeypatch.setattr(code, "STARTED", 0.0)
+    assert [build([1])[1] for _ in range(2)] == [1, 1]
+
+
 def damage_a_byte(store: Path) -> None:
     for path in store.glob("??/*"):
         data = bytearray(path.read_bytes())

@@ -5,6 +5,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -114,6 +115,7 @@ class World:
         (self.folder / "responses.jsonl").write_text("".join(line + "\n" for line in responses))
         write_json(self.folder / "fingerprint.json", self.record)
         write_json(self.folder / "generate.json", {"endpoints": [{"provider": "P", "tag": "p", "prompt": 1.0, "completion": 2.0}]})
+        (self.folder / "timings.jsonl").write_text("")
         write_rows(self.folder / "rows.parquet", SCHEMA, (token_row(row["id"], *self.ids(row)) for row in self.rows))
 
     def ids(self, row: dict[str, Any]) -> tuple[list[int], list[int]]:
@@ -170,7 +172,7 @@ class World:
         )
         writes = {name: at / path for name, path in WRITES.items()}
         try:
-            audit.run(settings, **files, generated=at / "generate.json", tokens=at / "tokens.parquet", record=record, **writes)
+            audit.run(settings, **files, generated=at / "generate.json", timings=at / "timings.jsonl", tokens=at / "tokens.parquet", record=record, **writes)
         except InputError:  # a line that is no JSON: the audit stops there, with what is kept and without
             writes = {}
         states = extract.Config(extract=extract_settings(tokens_per_batch=said["tokens"], shard_bytes=100_000, dtype=said["dtype"]))
@@ -193,24 +195,26 @@ def make_small_target(folder: Path, kimi: TargetRecord) -> Path:
     return folder
 
 
+_open_model, _find_source = cache(open_model), cache(find_source)
+
+
+@cache
+def _tables(tokenizer: Tokenizer, record: str) -> Any:
+    return make_context(TargetRecord.model_validate_json(record), tokenizer)
+
+
 def quicken(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
     """Load once what does not change: the vocabulary, its tables, the weights; and sync nothing to the disk."""
 
-    @cache
-    def tables(name: str) -> Any:
-        return make_context(TargetRecord.model_validate_json(name), tokenizer)
-
-    def context(record: TargetRecord, _tokenizer: Tokenizer, expect: Any, allow: Any, deny: Any, heldout: Any, prices: Any, tags: Any) -> Any:
-        from dataclasses import replace
-
-        whole = tables(record.model_copy(update={"name": "any"}).model_dump_json())
-        return replace(whole, record=record, expect=expect, allow=tuple(allow), deny=tuple(deny), heldout=heldout, prices=prices, tags=tags)
+    def context(record: TargetRecord, _tokenizer: Tokenizer, expect: Any, allow: Any, deny: Any, heldout: Any, endpoints: Any) -> Any:
+        whole = _tables(tokenizer, record.model_copy(update={"name": "any"}).model_dump_json())
+        return replace(whole, record=record, expect=expect, allow=tuple(allow), deny=tuple(deny), heldout=heldout, endpoints=endpoints)
 
     for stage in (reconstruct, audit):
         monkeypatch.setattr(stage, "open_tokenizer", lambda _record: tokenizer)
     monkeypatch.setattr(audit, "make_context", context)
-    monkeypatch.setattr("pipeline.extract.local.open_model", cache(open_model))
-    monkeypatch.setattr("pipeline.extract.stage.find_source", cache(find_source))
+    monkeypatch.setattr("pipeline.extract.local.open_model", _open_model)
+    monkeypatch.setattr("pipeline.extract.stage.find_source", _find_source)
     monkeypatch.setattr(os, "fsync", lambda _handle: None)
 
 
@@ -218,14 +222,14 @@ def quicken(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
 def killed_after(writes: int) -> Iterator[None]:
     """Stop at the so-manieth file that is finished, without a chance to tidy up."""
     patch, left = pytest.MonkeyPatch(), [writes]
-    replace, close = Path.replace, Kept.close
+    rename, close = Path.replace, Kept.close
 
     def counting(path: Path, to: Any) -> Path:
         left[0] -= 1
         if left[0] < 0:
             patch.setattr(Kept, "close", lambda _self: None)
             raise Killed
-        return replace(path, to)
+        return rename(path, to)
 
     patch.setattr(Path, "replace", counting)
     try:
