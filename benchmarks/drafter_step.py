@@ -158,15 +158,23 @@ def main() -> None:
     if a.one:
         print(json.dumps(measure(a)))
         return
-    arguments = [text for name in sizes for text in (f"--{name}", str(getattr(a, name)))]
-    found = {variant: in_a_process("benchmarks.drafter_step", variant, "--profile", *arguments) for variant in VARIANTS}
-    ours, plain = found["ours"], found["dense"]
-    ratios = {
-        "tokens_per_s": round(plain["seconds"] / ours["seconds"], 2),
-        "cpu_seconds": round(plain["cpu_seconds"] / ours["cpu_seconds"], 2),
-        "peak_memory": round(ours["peak_mib"] / plain["peak_mib"], 2),
-    }
-    save("drafter_step", {"torch": torch.__version__, "dtype": "float32", "case": {name: getattr(a, name) for name in sizes}, "ours_to_dense": ratios, **found})
+    save("drafter_step", {"torch": torch.__version__, "dtype": "float32", **{name: getattr(a, name) for name in sizes}, "cases": cases(a, list(sizes))})
+
+
+def cases(a: argparse.Namespace, sizes: list[str]) -> dict[str, Any]:
+    """Every variant where all tokens but the prompt's are supervised: the prompt that was asked for, and one of a quarter of the row."""
+    found = {}
+    for prompt in sorted({a.prompt, a.length // 4}):
+        arguments = [text for name in sizes for text in (f"--{name}", str(prompt if name == "prompt" else getattr(a, name)))]
+        of = {variant: in_a_process("benchmarks.drafter_step", variant, "--profile", *arguments) for variant in VARIANTS}
+        ours, plain = of["ours"], of["dense"]
+        ratios = {
+            "tokens_per_s": round(plain["seconds"] / ours["seconds"], 2),
+            "cpu_seconds": round(plain["cpu_seconds"] / ours["cpu_seconds"], 2),
+            "peak_memory": round(ours["peak_mib"] / plain["peak_mib"], 2),
+        }
+        found[f"prompt of {prompt}"] = {"ours_to_dense": ratios, **of}
+    return found
 
 
 if __name__ == "__main__":
