@@ -126,6 +126,7 @@ EDITS = [
     ("data/code.jsonl", lambda text: "".join(reversed(text.splitlines(keepends=True))), "prompts@code"),
     ("data/code.jsonl", swap('"content":', '"content": '), "prompts@code"),
     ("data/tools.jsonl", lambda text: text + "\n", "prompts@tools"),
+    ("data/reasoning.jsonl", swap('"content":"', '"content":"And '), "prompts@reasoning"),
     ("data/heldout.jsonl", lambda text: text + '{"id":"new","dataset":"code","messages":[{"role":"user","content":"hi"}]}\n', "evaluate audit"),
     # params.yaml
     ("params.yaml", swap("overrides: []", "overrides: [train.lr=0.5]"), "train"),
