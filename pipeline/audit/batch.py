@@ -62,9 +62,10 @@ class Hits:
 
 
 def _delta(batch: "Batch", row: int) -> int | None:
-    """Billed minus held tokens of a row that has both."""
-    billed = batch.column("billed_tokens")[row]
-    return None if billed is None or not batch.present[row] else billed - int(batch.completion.lengths[row])
+    """Billed minus held tokens of a row that only its response line knows the bill of; whoever wrote a bill has left the difference open on purpose."""
+    billed = batch.answers[row].completion_tokens
+    unknown = billed is None or not batch.present[row] or batch.table.column("billed_tokens")[row].is_valid
+    return None if billed is None or unknown else billed - int(batch.completion.lengths[row])
 
 
 _FILLS: dict[str, Callable[["Batch", int], Any]] = {

@@ -4,29 +4,47 @@ import json
 from collections.abc import Iterator
 
 from pipeline.audit.batch import Batch
+from pipeline.audit.checks.catalog import Across
 from pipeline.audit.config import AuditSection
 from pipeline.audit.context import Context
-from pipeline.audit.engine import findings_of
+from pipeline.audit.engine import active, findings_of, sketch_of, to_finding
+from pipeline.audit.sketch import Names, Sketch, facts_of, in_memory
 from pipeline.audit.source import Source
 from pipeline.audit.token_view import parts_of
 from pipeline.errors import InputError
 from pipeline.report.html import visible
+from pipeline.schema.findings import Finding
 
 
-def find(source: Source, context: Context, row_id: str) -> Batch:
-    """Give the row alone.
+def find(source: Source, context: Context, section: AuditSection, row_id: str) -> tuple[Batch, list[Finding]]:
+    """Give the row alone, and what the checks across rows have against it.
 
     Raises:
         InputError: there is no such row; the message names some that there are.
 
     """
     some: list[str] = []
+    found: tuple[int, Batch] | None = None
+    kept = []
     for batch in source.batches(context):
-        if row_id in batch.ids:
+        if found is None and row_id in batch.ids:
             row = batch.ids.index(row_id)
-            return Batch(context, batch.table.slice(row, 1), 0, batch.prompts[row : row + 1], batch.responses[row : row + 1])
+            alone = Batch(context, batch.table.slice(row, 1), 0, batch.prompts[row : row + 1], batch.responses[row : row + 1])
+            found = batch.start + row, alone
         some += batch.ids[: 3 - len(some)]
-    raise InputError(f"no row has the id {row_id!r}; the file begins with {some}")
+        kept.append(sketch_of(batch, section))
+    if found is None:
+        raise InputError(f"no row has the id {row_id!r}; the file begins with {some}")
+    return found[1], list(_across(in_memory("", kept), section, found[0], row_id))
+
+
+def _across(sketch: Sketch, section: AuditSection, row: int, row_id: str) -> Iterator[Finding]:
+    """Findings of the checks across rows about one row."""
+    names = Names([sketch])
+    for check, settings in active(section):
+        if isinstance(check, Across):
+            complaints = check.run(facts_of([sketch], check.column), names, settings)
+            yield from (to_finding(check.name, settings, complaint, row_id) for complaint in complaints if complaint.row == row)
 
 
 def show_token(context: Context, token: int) -> str:
@@ -39,16 +57,16 @@ def show_token(context: Context, token: int) -> str:
     return context.tokenizer.special_texts.get(token, "reserved" if 0 <= token < len(context.pieces) else "outside the vocabulary")
 
 
-def explain(batch: Batch, section: AuditSection) -> Iterator[str]:
-    """Lines about the one row of a batch. Nothing hidden reaches the terminal: control characters are written out."""
+def explain(batch: Batch, section: AuditSection, across: list[Finding]) -> Iterator[str]:
+    """Lines about the one row of a batch; ``across`` is what comparing it with other rows has found. Nothing hidden reaches the terminal: control characters are written out."""
     context, fields = batch.context, batch.table.to_pylist()[0]
     yield f"row {fields['id']}: {fields['status']}" + (f" ({fields['reason']})" if fields["reason"] else "")
     for name in ("evidence", "provider", "finish_reason", "billed_tokens", "count_delta"):
-        yield f"  {name}: {fields[name]}"
+        yield f"  {name}: {batch.column(name)[0]}"
     yield f"  notes: {', '.join(fields['notes']) or 'none'}"
-    yield "findings (those of checks across rows are in findings.parquet):"
-    found = findings_of(batch, section)
-    for _row, finding in found:
+    yield "findings:"
+    found = [*(finding for _row, finding in findings_of(batch, section)), *across]
+    for finding in found:
         where = "" if finding.position is None else f" at {finding.position}"
         yield f"  {finding.severity} {finding.check}{where}: {finding.message}"
     if not found:
@@ -59,7 +77,7 @@ def explain(batch: Batch, section: AuditSection) -> Iterator[str]:
             yield json.dumps(value, indent=2, ensure_ascii=False)
     yield f"prompt, {len(fields['prompt_ids'])} tokens:"
     yield from _tokens(context, fields["prompt_ids"], range(len(fields["prompt_ids"])), set())
-    hits = {finding.position for _row, finding in found if finding.position is not None}
+    hits = {finding.position for finding in found if finding.position is not None}
     for kind, start, end in parts_of(fields["segments"], len(fields["completion_ids"])):
         yield f"{kind}, tokens {start} to {end - 1}:"
         yield from _tokens(context, fields["completion_ids"], range(start, end), hits)
@@ -78,4 +96,5 @@ def explained(source: Source, context: Context, section: AuditSection, row_id: s
         InputError: there is no such row.
 
     """
-    return "\n".join(visible(line) for line in explain(find(source, context, row_id), section))
+    batch, across = find(source, context, section, row_id)
+    return "\n".join(visible(line) for line in explain(batch, section, across))

@@ -1,6 +1,7 @@
 """`--explain ID`: everything about one row, and nothing that a terminal would obey."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.audit.rows import answer, clean_rows, write_tokens
 def explain(tmp_path: Path, tokenizer: Tokenizer, row_id: str) -> int:
     rows = [
         *clean_rows(tokenizer, 3),
+        replace(clean_rows(tokenizer, 2)[1], id="twin"),
         answer(tokenizer, "odd", content="One\x1b[2Jtwo \u9f98.", status="flag", reason="count_mismatch: +2", notes=["seam: newline"]),
     ]
     tokens = write_tokens(tmp_path / "tokens.parquet", rows)
@@ -38,6 +40,13 @@ def test_raw_answer_segments_tokens_evidence_and_findings_are_shown(tmp_path: Pa
     ):
         assert part in said, part
     assert "raw r0" not in said
+
+
+def test_what_comparing_rows_has_found_is_shown(tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
+    assert explain(tmp_path, tokenizer, "twin") == 0
+    said = capsys.readouterr().out
+    assert "warn duplicate_prompts: same prompt as r1" in said
+    assert "warn duplicate_completions: same answer as r1" in said
 
 
 def test_no_control_character_reaches_the_terminal(tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
