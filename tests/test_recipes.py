@@ -46,3 +46,10 @@ def test_the_page_names_every_dataset_of_the_recipe(kimi_build: BuildConfig) -> 
     page = (ROOT / "docs/recipes/kimi-k2.5.md").read_text()
     for name, dataset in kimi_build.datasets.items():
         assert f"| `{name}` | {dataset.prompts.limit:,} |" in page
+
+
+def test_the_kimi_recipe_goes_with_a_serving_engine(kimi_build: BuildConfig) -> None:
+    params = read_params()
+    served = build_config(params._replace(overrides=[*params.overrides, "extract=vllm", "engine.url=http://gpu7:8000"]))
+    assert served.engine is not None
+    assert served.extract == kimi_build.extract.model_copy(update={"backend": "vllm"})
