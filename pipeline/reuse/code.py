@@ -59,8 +59,9 @@ def code_digest(stage: str, notes: Notes) -> bytes:
     return digest(known, _installed(known), repr(sys.version_info[:3]).encode())
 
 
+@cache
 def edited_meanwhile() -> bool:
-    """Whether a source is younger than this process: then what runs may not be what the files say."""
+    """Whether a source is younger than this process: then what runs may not be what the files say. Asked once, as the digest is taken once."""
     return any(path.stat().st_mtime >= STARTED for path in _files())
 
 

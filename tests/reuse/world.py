@@ -79,7 +79,7 @@ class World:
             "dtype": "float32",
         }
         self.count = 0
-        self.rows = [self.new_row() for _ in range(self.rng.randrange(4, 9))]
+        self.rows = [self.new_row() for _ in range(self.rng.randrange(3, 7))]
 
     def text(self, most: int = 12) -> str:
         """Some words, sometimes with white space at the end, sometimes none."""
