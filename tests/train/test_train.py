@@ -126,7 +126,7 @@ def test_a_saved_run_of_other_settings_is_not_taken_up(build: Build, tmp_path: P
 def test_a_saved_run_of_other_code_is_not_taken_up(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     learner, corpus = learner_of(build)
     before = stage._key(learner.settings, corpus)
-    monkeypatch.setattr(stage, "running_code", lambda name: {"code": f"another {name}", "libraries": {}})
+    monkeypatch.setattr(stage, "code_digest", lambda name, _notes: f"another {name}".encode())
     assert stage._key(learner.settings, corpus) != before
 
 
