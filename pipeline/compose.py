@@ -30,9 +30,6 @@ BUILD = Path("build")
 RESERVED = frozenset({"target", "drafter", "extracted", "evaluate"})
 """Names that build/ and build/config.json use for something else."""
 
-KEPT_IN_GIT = (".json", ".csv")
-"""Endings of what stages write for people to review; the rest is DVC's."""
-
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
 
 
@@ -192,7 +189,7 @@ def _as_yaml(config: BuildConfig) -> str:
 
 def forget_removed(names: list[str]) -> list[Path]:
     """Remove the files kept in git of datasets that params.yaml no longer names: train must not see their stamps."""
-    kept = {template for stage in STAGES if stage.per_dataset for template in stage.writes.values() if template.endswith(KEPT_IN_GIT)}
+    kept = {template for stage in STAGES if stage.per_dataset for template in stage.kept_in_git()}
     gone = []
     for template in sorted(kept):
         pattern = re.compile(re.escape(template).replace(r"\{d\}", "([^/]+)") + r"\Z")
