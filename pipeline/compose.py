@@ -110,7 +110,7 @@ def refusal(error: Exception, overrides: list[str]) -> str:
 
     Hydra's hint at `+` would only lead to the next mistake: no section takes a key that it does not know.
     """
-    if found := _NO_CHOICE.search(str(error)):
+    if (found := _NO_CHOICE.search(str(error))) and (CONF / found[2]).is_dir():
         there = sorted(file.stem for file in (CONF / found[2]).glob("*.yaml"))
         return f"there is no {CONF}/{found[1]}.yaml; {CONF}/{found[2]}/ has {there}{_by(found[2], overrides)}"
     if found := _UNKNOWN.search(str(error)):
@@ -121,7 +121,7 @@ def refusal(error: Exception, overrides: list[str]) -> str:
         names = [match[1] for override in overrides if (match := re.match(r"\+dataset@datasets\.([^=]+)=", override))]
         return f"{unknown_key(key, names)}{_by(key, overrides)}"
     cause = f"\n  {error.__cause__}" if error.__cause__ else ""
-    return f"{CONF}/ cannot be composed: {error}{cause}"
+    return f"{CONF}/ cannot be composed: {str(error).partition('Config search path')[0].rstrip()}{cause}"
 
 
 def _by(key: str, overrides: list[str]) -> str:
