@@ -22,7 +22,7 @@ from pipeline.artifacts import sha256_file, to_json, write_bytes
 from pipeline.errors import ConfigError
 from pipeline.fingerprint import fingerprints
 from pipeline.section import mistake
-from pipeline.settings import CONF, PARAMS, BuildConfig, ambiguous_scalars, load_yaml, secrets, validate
+from pipeline.settings import CONF, PARAMS, BuildConfig, ambiguous_scalars, load_yaml, secrets, unknown_key, validate
 from pipeline.stages import STAGES
 from pipeline.target.config import TargetSection
 
@@ -30,10 +30,10 @@ BUILD = Path("build")
 RESERVED = frozenset({"target", "drafter", "extracted", "evaluate"})
 """Names that build/ and build/config.json use for something else."""
 
-KEPT_IN_GIT = (".json", ".csv")
-"""Endings of what stages write for people to review; the rest is DVC's."""
-
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
+
+_UNKNOWN = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")
+_NO_CHOICE = re.compile(r"Could not find '(([^']+)/[^']*)'")
 
 
 class Params(NamedTuple):
@@ -87,7 +87,7 @@ def compose_tree(name: str, overrides: list[str]) -> tuple[dict[str, Any], dict[
     Returns the tree, and which file was chosen in each group.
 
     Raises:
-        ConfigError: Hydra cannot find, parse or resolve it; the message is Hydra's own.
+        ConfigError: Hydra cannot find, parse or resolve it.
 
     """
     GlobalHydra.instance().clear()
@@ -102,8 +102,32 @@ def compose_tree(name: str, overrides: list[str]) -> tuple[dict[str, Any], dict[
             raise ConfigError(f"{CONF}/: values still to be given (???): {', '.join(missing)}")
         return dict(OmegaConf.to_container(tree)), choices  # type: ignore[arg-type]
     except (HydraException, OmegaConfBaseException) as error:
-        cause = f"\n  {error.__cause__}" if error.__cause__ else ""
-        raise ConfigError(f"{CONF}/ cannot be composed: {error}{cause}") from error
+        raise ConfigError(refusal(error, overrides)) from error
+
+
+def refusal(error: Exception, overrides: list[str]) -> str:
+    """Why Hydra cannot compose: of an unknown key or choice in our words, which name the override and what there is; else its own.
+
+    Hydra's hint at `+` would only lead to the next mistake: no section takes a key that it does not know.
+    """
+    if (found := _NO_CHOICE.search(str(error))) and (CONF / found[2]).is_dir():
+        there = sorted(file.stem for file in (CONF / found[2]).glob("*.yaml"))
+        return f"there is no {CONF}/{found[1]}.yaml; {CONF}/{found[2]}/ has {there}{_by(found[2], overrides)}"
+    if found := _UNKNOWN.search(str(error)):
+        key = found[1]
+        if {"/", "@"} & set(key):
+            groups = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir() and folder.name not in ("dataset", "recipes"))
+            return f"no config group {key!r} to choose from; groups: {groups}; a value is set with dots, as in train.lr=3e-4{_by(key, overrides)}"
+        names = [match[1] for override in overrides if (match := re.match(r"\+dataset@datasets\.([^=]+)=", override))]
+        return f"{unknown_key(key, names)}{_by(key, overrides)}"
+    cause = f"\n  {error.__cause__}" if error.__cause__ else ""
+    return f"{CONF}/ cannot be composed: {str(error).partition('Config search path')[0].rstrip()}{cause}"
+
+
+def _by(key: str, overrides: list[str]) -> str:
+    """Name the override that sets ``key``, when there is one."""
+    given = [override for override in overrides if override.lstrip("+~").partition("=")[0] == key]
+    return f"  [override {given[-1]!r}]" if given else ""
 
 
 def check_grammar(overrides: list[str]) -> None:
@@ -115,6 +139,8 @@ def check_grammar(overrides: list[str]) -> None:
     """
     parser = OverridesParser.create()
     for override in overrides:
+        if not override.lstrip("+~").partition("=")[0].strip():
+            raise ConfigError(f"override {override!r} sets no key: write KEY=VALUE")
         try:
             parser.parse_override(override)
         except HydraException as error:
@@ -162,6 +188,8 @@ def build_config(params: Params) -> BuildConfig:
     if faults := [fault for path in sorted(CONF.rglob("*.yaml")) for fault in ambiguous_scalars(path)]:
         raise ConfigError("values that Hydra and DVC read differently:\n  " + "\n  ".join(faults))
     check_grammar(params.overrides)
+    if several := [override for override in params.overrides if OverridesParser.create().parse_override(override).is_sweep_override()]:
+        raise ConfigError(f"{several} give several values for one build: `python -m pipeline.sweep -m` runs one build for each; a list is written KEY=[A,B]")
     names = sorted(params.datasets)
     groups = [f"+dataset@datasets.{name}={name}" for name in names]
     tree, choices = compose_tree("config", [*groups, *params.overrides])
@@ -169,6 +197,9 @@ def build_config(params: Params) -> BuildConfig:
         raise ConfigError(
             f"these values look like API keys: {', '.join(found)}. A key is read from the environment; name its variable in provider.api_key_env."
         )
+    there = tree.get("datasets")
+    if gone := sorted(set(names) - set(there if isinstance(there, dict) else ())):
+        raise ConfigError(f"{PARAMS}: an override takes away what `datasets` names: {gone}; take it out of `datasets` instead")
     if extra := sorted(set(tree["datasets"]) - set(names)):
         raise ConfigError(f"{PARAMS}: overrides speak of datasets that `datasets` does not name: {extra}")
     for name in names:
@@ -192,7 +223,7 @@ def _as_yaml(config: BuildConfig) -> str:
 
 def forget_removed(names: list[str]) -> list[Path]:
     """Remove the files kept in git of datasets that params.yaml no longer names: train must not see their stamps."""
-    kept = {template for stage in STAGES if stage.per_dataset for template in stage.writes.values() if template.endswith(KEPT_IN_GIT)}
+    kept = {template for stage in STAGES if stage.per_dataset for template in stage.kept_in_git()}
     gone = []
     for template in sorted(kept):
         pattern = re.compile(re.escape(template).replace(r"\{d\}", "([^/]+)") + r"\Z")

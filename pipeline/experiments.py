@@ -103,10 +103,15 @@ def run(name: str, setting: str, log: Path) -> tuple[str, str | None, list[str]]
 
 
 def last_words(said: str) -> str:
-    """Lines of a log in which something is called an error, the stage's own before DVC's; else the last line."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    errors = [line for line in lines if line.lower().startswith("error")]
-    return " | ".join(dict.fromkeys(errors[:3])) or (lines[-1] if lines else "it said nothing")
+    """Lines of a log in which something is called an error, with the indented ones that belong to them, the stage's own before DVC's; else the last line."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    errors, goes_on = list[str](), False
+    for line in lines:
+        if goes_on and line[0] == " ":
+            errors[-1] += f" {line.strip()}"
+        elif goes_on := line.strip().lower().startswith("error"):
+            errors.append(line.strip())
+    return " | ".join(dict.fromkeys(errors[:3])) or (lines[-1].strip() if lines else "it said nothing")
 
 
 def _document(revision: str, path: str) -> Any:

@@ -11,12 +11,13 @@ from rich.console import Console
 
 from pipeline.artifacts import to_json
 from pipeline.columns import plain_table
-from pipeline.compose import build_config, read_params
+from pipeline.compose import BUILD, build_config, read_params
 from pipeline.errors import ConfigError
 from pipeline.generate import ledger
 from pipeline.generate.money import Price, to_usd
 from pipeline.generate.policy import Admission
 from pipeline.generate.request import Asker
+from pipeline.generate.restore import keys_of
 from pipeline.generate.server import admission_of, identity
 from pipeline.generate.survey import Survey, survey
 from pipeline.home import store_folder
@@ -67,7 +68,10 @@ def plan_dataset(config: BuildConfig, name: str, document: Any, db: sqlite3.Conn
     trained = config.provider.kind != "embedded" or MODEL.exists()
     asker = Asker(section.sampling, config.provider, send_tools=section.send_tools, identity=identity(config.provider, MODEL) if trained else None)
     purse = "pretend" if config.provider.kind == "embedded" else "real"
-    found = survey(prompts, asker, db if trained else None, section.sampling.max_tokens)
+    known, most = db if trained else None, section.sampling.max_tokens
+    found = survey(prompts, asker, known, most)
+    if found.new and (pulled := BUILD / name / "responses.jsonl").exists():  # generate takes another clone's answers out of it
+        found = survey(prompts, asker, known, most, elsewhere=keys_of(pulled))
     admission = admission_of(config.provider, document, needs=asker.parameters(), max_tokens=section.sampling.max_tokens)
     spent = ledger.spending(db, purse, name) if db is not None else ledger.Spending(0, 0)
     return DatasetPlan(name, found, admission, spent, None if db is None else ledger.usual_tokens(db, name), section.sampling.max_tokens)

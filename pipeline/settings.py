@@ -1,5 +1,6 @@
 """The whole configuration as one model, and what can be wrong with it: every mistake with its path, value, what is allowed and its file."""
 
+import difflib
 import re
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,30 @@ def _known_keys(loc: tuple[Any, ...]) -> list[str]:
         if model is None:
             return []
     return sorted(model.model_fields)
+
+
+def unknown_key(key: str, names: list[str]) -> str:
+    """Say where a dotted key that conf/ does not have leaves the known ones, and which one may be meant.
+
+    Args:
+        key: as an override names it.
+        names: the datasets of the build.
+
+    """
+    parts = key.split(".")
+    for n, part in enumerate(parts):
+        before, here = ".".join(parts[:n]), tuple(parts[: n + 1])
+        known = names if here[:-1] == ("datasets",) else _known_keys(here)
+        if not n:
+            known = sorted(set(known) - {"inputs", "names"})  # compose fills these
+        if not known:
+            return f"{before} has no key {part!r}; if it takes keys of your own, write '+{key}=...'"
+        if part not in known:
+            near = [f"{before}.{name}".lstrip(".") for name in difflib.get_close_matches(part, known, 1)]
+            near += [] if n else [f"{section}.{part}" for section in known if part in _known_keys((section, part))]
+            meant = f". Did you mean {' or '.join(near)}?" if near else "."
+            return f"there is no key {'.'.join(here)!r}{meant} Known {f'in {before}' if n else 'sections'}: {known}"
+    return f"no file in {CONF}/ sets this key; write '+{key}=...'"
 
 
 def validate(tree: dict[str, Any], choices: dict[str, str], overrides: list[str]) -> BuildConfig:

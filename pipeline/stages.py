@@ -22,6 +22,13 @@ class Stage:
     writes: dict[str, str] = field(default_factory=dict)
     per_dataset: bool = True
 
+    def kept_in_git(self) -> list[str]:
+        """Paths of what it writes for people to review, in the order of the table; the rest is DVC's alone."""
+        return [path for path in self.writes.values() if path.endswith((".json", ".csv")) and path not in OF_THE_CLOCK]
+
+
+OF_THE_CLOCK = frozenset({"build/{d}/timings.json"})
+"""Small files that git does not keep: they differ between two builds with the same answers."""
 
 TARGET = {"record": "build/target/fingerprint.json"}
 WEIGHTS = {"model": "build/target/model"}

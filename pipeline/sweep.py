@@ -6,6 +6,7 @@ hash of the commit and its overrides, so an interrupted sweep, started again, ru
 """
 
 import hashlib
+import os
 import re
 import sys
 import time
@@ -14,11 +15,13 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from pipeline import experiments
 from pipeline.artifacts import to_json, write_json
-from pipeline.compose import Params, check_grammar, read_params
+from pipeline.compose import Params, check_grammar, read_params, refusal
 from pipeline.errors import ConfigError
 from pipeline.experiments import Job
 from pipeline.lockfile import LOCK, read_lock
@@ -124,9 +127,12 @@ def sweep(arguments: list[str]) -> list[Job]:
     is_new = not folder.exists()
     for old in folder.glob("sweep-*.json"):
         old.unlink()
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints its errors by itself, with advice that leads nowhere here
     sys.argv = [sys.argv[0], *hydra_arguments(arguments, params, folder)]
     try:
         _multirun()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(refusal(error, arguments)) from error
     except SystemExit as error:
         if error.code:
             raise ConfigError(f"Hydra refuses the sweep, see above; conf/ has the keys, {PARAMS} the datasets") from error

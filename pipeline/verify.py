@@ -46,9 +46,9 @@ def _kept_files(lock: dict[str, Entry], names: list[str]) -> Iterator[tuple[str,
     """Each file kept in git that the build wrote: stage, path, recorded digest."""
     for label, stage, name in instances(names):
         entry = lock.get(label)
-        for template in stage.writes.values():
+        for template in stage.kept_in_git():
             path = template.format(d=name)
-            if entry is not None and path in entry.outs and path.endswith((".json", ".csv")):
+            if entry is not None and path in entry.outs:
                 yield label, path, entry.outs[path]
 
 

@@ -30,8 +30,8 @@ def note(stage, paths):
             file.write(f"{stage} {dataset}\\n")
 
 
-def digest(config, reads, aside=()):
-    found = hashlib.sha256(orjson.dumps(config.model_dump(mode="json", exclude=set(aside)), option=orjson.OPT_SORT_KEYS))
+def digest(config, reads, aside):
+    found = hashlib.sha256(orjson.dumps(config.model_dump(mode="json", exclude=aside), option=orjson.OPT_SORT_KEYS))
     for path in reads:
         for one in path.values() if isinstance(path, dict) else [path]:
             found.update((sha256_folder(one) if one.is_dir() else sha256_file(one)).encode())
@@ -96,7 +96,7 @@ _BODIES = {
 
 
 def _source(stage: Stage) -> str:
-    fields = "".join(f"    {key}: Any\n" for key in (*stage.keys, *stage.aside)) or "    pass\n"
+    fields = "".join(f"    {key}: Any\n" for key in {**stage.keys, **stage.aside}) or "    pass\n"
     arguments = ", ".join([*stage.reads, *stage.writes])
     body = _BODIES.get(stage.name, _GENERIC).replace("{writes}", "".join(f"{name}, " for name in stage.writes))
     return f'''"""An instant stage."""
@@ -119,7 +119,7 @@ def data_of(prompts):
 
 def run(config, *, {arguments}):
     note("{stage.name}", {{{", ".join(f'"{name}": {name}' for name in stage.writes)}}})
-    found = digest(config, [{", ".join(stage.reads)}], {list(stage.aside)})
+    found = digest(config, [{", ".join(stage.reads)}], {set(stage.aside)!r})
 {body}'''
 
 

@@ -138,8 +138,31 @@ def test_heads_that_do_not_divide_the_width_are_refused(project: Path) -> None:
     assert "width 96 must be a multiple of twice the heads, 10" in mistake("target.tiny.heads=5")
 
 
-def test_an_override_of_an_unknown_key_is_hydras_own_message(project: Path) -> None:
-    assert "train.learning_rate" in mistake("train.learning_rate=1")
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("train.learning_rate=1", "there is no key 'train.learning_rate'"),
+        ("train.lrr=1", "Did you mean train.lr?"),
+        ("trian.lr=1", "there is no key 'trian'. Did you mean train? Known sections: ['audit', 'budget',"),
+        ("lr=1", "Did you mean train.lr?"),
+        ("names=[x]", "there is no key 'names'"),
+        ("~train.lrr", "Did you mean train.lr?"),
+        ("train.lr.x=1", "train.lr has no key 'x'"),
+        ("datasets.cod.send_tools=true", "Did you mean datasets.code? Known in datasets: ['code']"),
+        ("datasets.code.sampling.temprature=1", "Did you mean datasets.code.sampling.temperature?"),
+        ("datasets.code.audit.gate.min_accepted=5", "write '+datasets.code.audit.gate.min_accepted=...'"),
+        ("train/lr=1", "no config group 'train/lr' to choose from; groups: ['audit', 'evaluate',"),
+        ("audit=strictt", "there is no conf/audit/strictt.yaml; conf/audit/ has ['default', 'strict']"),
+        ("train.lr=1,2", "python -m pipeline.sweep"),
+        ("~datasets.code", "an override takes away what `datasets` names: ['code']"),
+        ("=3", "sets no key"),
+    ],
+)
+def test_an_override_that_names_nothing_is_quoted_with_what_there_is(project: Path, override: str, says: str) -> None:
+    found = mistake(override)
+    assert says in found
+    assert override in found or "takes away" in found
+    assert "To append" not in found
 
 
 def test_an_empty_file_lacks_its_section(project: Path) -> None:

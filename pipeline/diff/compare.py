@@ -146,7 +146,8 @@ class Comparison:
             try:
                 sides.append(version.data(path) if there else None)
             except ArtifactError as error:
-                dataset.notes.append(str(error))
+                if str(error) not in dataset.notes:  # both versions speak of the same file
+                    dataset.notes.append(str(error))
         if len(sides) < 2:
             return
         old, new = sides

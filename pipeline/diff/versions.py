@@ -185,6 +185,6 @@ def summaries_of(names: list[str], version: Version) -> dict[str, dict[str, Any]
     """Each small document that the build wrote for a dataset or for all, by stage label and path: what git holds of a version."""
     found: dict[str, dict[str, Any]] = {}
     for label, stage, name in instances(names):
-        paths = [template.format(d=name) for template in stage.writes.values() if template.endswith(".json")]
+        paths = [template.format(d=name) for template in stage.kept_in_git() if template.endswith(".json")]
         found[label] = {path: document for path in paths if path not in (CONFIG, CODE) and (document := version.document(path)) is not None}
     return found

@@ -82,6 +82,12 @@ def restore(path: Path, timings: Path, db: sqlite3.Connection) -> Restored:
     return found
 
 
+def keys_of(path: Path) -> frozenset[str]:
+    """Keys of the answers that `restore` would find in a `responses.jsonl`."""
+    rows = ((_row(text), text) for _, text in read_lines(path))
+    return frozenset(row["key"] for row, text in rows if row is not None and _body(row, text) is not None and is_key(row.get("key")))
+
+
 def _restore_chunk(path: Path, chunk: list[tuple[tuple[int, bytes], Timing | None]], db: sqlite3.Connection, found: Restored) -> None:
     fresh: dict[str, tuple[str, dict[str, Any], bytes, Timing | None]] = {}
     for (number, text), timing in chunk:

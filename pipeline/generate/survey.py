@@ -2,6 +2,7 @@
 
 import hashlib
 import sqlite3
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,7 @@ class Survey:
 
     prompts: int
     cached: int
-    """Prompts with an answer in the ledger."""
+    """Prompts with an answer in the ledger, or elsewhere."""
     new: int
     """Requests to send: different keys without an answer."""
     prompt_bytes: int
@@ -32,8 +33,8 @@ class Survey:
         return self.new * price.request + self.most_prompt_tokens * price.prompt + self.most_completion_tokens * price.completion
 
 
-def survey(prompts: Path, asker: Asker, db: sqlite3.Connection | None, most_tokens: int) -> Survey:
-    """Look up every prompt. Without a ledger everything is new."""
+def survey(prompts: Path, asker: Asker, db: sqlite3.Connection | None, most_tokens: int, *, elsewhere: Collection[str] = ()) -> Survey:
+    """Look up every prompt. Without a ledger everything is new, but for the keys that are answered ``elsewhere``."""
     digest = hashlib.sha256()
     total = cached = size = most = 0
     new: set[bytes] = set()
@@ -41,9 +42,9 @@ def survey(prompts: Path, asker: Asker, db: sqlite3.Connection | None, most_toke
         known = answered(db, [key for key, _ in chunk]) if db is not None else {}
         for key, prompt in chunk:
             total += 1
-            cached += key in known
+            cached += key in known or key in elsewhere
             digest.update(plan_row(prompt.id, key, known.get(key, 0)))
-            if key not in known and (short := bytes.fromhex(key[:24])) not in new:
+            if key not in known and key not in elsewhere and (short := bytes.fromhex(key[:24])) not in new:
                 new.add(short)
                 length = asker.content_size(prompt)
                 size += length

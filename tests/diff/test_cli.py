@@ -74,6 +74,14 @@ def test_a_branch_against_where_it_left_main(workspace: InstantBuild) -> None:
     assert found["rerun"] == {}
 
 
+def test_a_build_just_committed_has_no_difference(workspace: InstantBuild) -> None:
+    """The clock's figures, which git does not keep, are none either."""
+    found = diff(workspace)
+    assert found["config"] == []
+    assert found["drafter"] == {}
+    assert [dataset["metrics"] for dataset in found["datasets"]] == [{}, {}]
+
+
 def test_the_working_tree_is_compared_as_it_would_compose_and_the_stages_to_come_are_named(workspace: InstantBuild) -> None:
     workspace.replace("conf/audit/default.yaml", "min_accepted: 20", "min_accepted: 21")
     found = diff(workspace)

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from pipeline.generate.judge import payload
 from pipeline.generate.ledger import Attempt
 from pipeline.generate.projection import line
-from pipeline.generate.restore import body_of
+from pipeline.generate.request import Asker
+from pipeline.generate.restore import body_of, keys_of
+from pipeline.generate.survey import survey
 from tests.generate.chat_server import Answer, completion, good
 from tests.generate.conftest import Bench
 
@@ -69,6 +71,17 @@ def test_a_fresh_clone_takes_the_answers_from_the_file_and_pays_nothing(bench: B
     assert bench.server.asked.count("a") == bench.server.asked.count("b") == 1
     assert bench.server.asked.count("bad") == 2  # a failure is no answer, so it is asked again
     assert (bench.build / "responses.jsonl").read_bytes() == before["responses.jsonl"]
+
+
+def test_a_plan_counts_what_generate_will_take_from_the_file(bench: Bench) -> None:
+    bench.server.script = lambda text, _: Answer(400, body=b'{"error": {"message": "no"}}') if text == "bad" else good(text)
+    rows = bench.ask("a", "bad", "b")
+    keys = keys_of(bench.build / "responses.jsonl")
+    assert keys == {rows[0]["key"], rows[2]["key"]}
+    config = bench.config()
+    asker = Asker(config.sampling, config.provider, send_tools=config.send_tools, identity=None)
+    found = survey(bench.build / "prompts.jsonl", asker, None, 100, elsewhere=keys)
+    assert (found.prompts, found.cached, found.new) == (3, 2, 1)
 
 
 ODD = [

@@ -6,16 +6,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import DictConfig
 
 from pipeline.compose import Params
 from pipeline.errors import ConfigError
-from pipeline.experiments import last_words
-from pipeline.sweep import hydra_arguments, quoted
+from pipeline.experiments import Job, last_words
+from pipeline.sweep import _multirun, hydra_arguments, quoted
 from tests.instant_stages import InstantBuild
 
 TRICKY = [
@@ -85,6 +87,26 @@ def test_the_stages_own_error_is_shown_before_dvcs() -> None:
     assert last_words("one\ntwo\n\n") == "two"
 
 
+def test_what_belongs_to_an_error_is_shown_with_it() -> None:
+    said = "error: the configuration has 2 mistakes:\n  train.lr: no number\n  train.seed: no integer\nERROR: failed to reproduce 'compose'\n"
+    assert last_words(said).startswith("error: the configuration has 2 mistakes: train.lr: no number train.seed: no integer | ERROR")
+
+
+@pytest.mark.parametrize(("figures", "value"), [({"acceptance_length": 2.5}, 2.5), ({"acceptance_length": None}, 0.0), ({}, 0.0)])
+def test_an_optimising_sweeper_gets_a_number_also_for_a_failed_job(monkeypatch: pytest.MonkeyPatch, figures: dict[str, Any], value: float) -> None:
+    job_settings = SimpleNamespace(overrides=SimpleNamespace(task=["+dataset@datasets.code=code", "train.lr=7"]), sweep=SimpleNamespace(dir="multirun/x"))
+    asked: list[list[str]] = []
+
+    def job(overrides: list[str], folder: Path) -> Job:
+        asked.append(overrides)
+        return Job("sweep-x", overrides, "done" if figures else "failed", 1.0, figures=figures)
+
+    monkeypatch.setattr("pipeline.sweep.HydraConfig.get", lambda: job_settings)
+    monkeypatch.setattr("pipeline.sweep.run_job", job)
+    found = _multirun.__wrapped__(DictConfig({}))
+    assert (found, asked) == (value, [["train.lr=7"]])
+
+
 @pytest.fixture
 def workspace(instant_build: InstantBuild, tmp_path: Path) -> InstantBuild:
     return instant_build.copy(tmp_path / "w")
@@ -148,9 +170,10 @@ def test_jobs_over_one_dataset_rebuild_that_dataset_only(workspace: InstantBuild
         (["train.lr=1,2"], "usage"),
         (["-m"], "usage"),
         (["-m", "train.lr=[1"], "train.lr=[1"),
-        (["-m", "train.learning_rate=1,2"], "learning_rate"),
+        (["-m", "train.lrr=1,2"], "Did you mean train.lr?"),
         (["-m", "datasets.gone.sampling.seed=1,2"], "gone"),
-        (["-m", "target=nothing,tiny_kimi"], "nothing"),
+        (["-m", "target=nothing,tiny_kimi"], "there is no conf/target/nothing.yaml"),
+        (["-m", "hydra/launcher=nothing", "train.lr=1,2"], "hydra/launcher/nothing"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(workspace: InstantBuild, arguments: list[str], says: str) -> None:
