@@ -1,8 +1,11 @@
 """The base of every configuration section and of every small document that stages exchange."""
 
+import re
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
+
+_CREDENTIALS = re.compile(r"(://)[^/\s]*@|(://[^\s?]*\?)[^\s'\"]+")
 
 
 class Section(BaseModel):
@@ -18,5 +21,11 @@ def mistake(error: Any) -> str:
     return f"{where}: {said}" if error["type"] == "missing" else f"{where}: {said}; found {_shortened(repr(error['input']))}"
 
 
+def without_credentials(text: str) -> str:
+    """Blot out what stands before the @ of an address, and its query: a mistake is shown, a secret is not."""
+    return _CREDENTIALS.sub(r"\1\2...", text)
+
+
 def _shortened(text: str) -> str:
+    text = without_credentials(text)
     return text if len(text) <= 200 else f"{text[:197]}..."

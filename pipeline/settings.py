@@ -17,7 +17,7 @@ from pipeline.evaluate.config import EvaluateSection
 from pipeline.extract.config import EngineSection, ExtractSection, engine_fault
 from pipeline.generate.config import BudgetSection, ProviderSection, SamplingSection
 from pipeline.prompts.config import PromptsSection
-from pipeline.section import Section, mistake
+from pipeline.section import Section, mistake, without_credentials
 from pipeline.target.config import TargetSection
 from pipeline.train.config import TrainSection
 
@@ -94,7 +94,7 @@ def _differences(a: Any, b: Any, where: str) -> list[tuple[str, Any, Any]]:
         return [found for key in a for found in _differences(a[key], b[key], f"{where}.{key}".lstrip("."))]
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
         return [found for n, (x, y) in enumerate(zip(a, b, strict=True)) for found in _differences(x, y, f"{where}[{n}]")]
-    return [] if type(a) is type(b) and a == b else [(where, a, b)]
+    return [] if type(a) is type(b) and (a == b or repr(a) == repr(b)) else [(where, a, b)]
 
 
 def secrets(value: Any, where: str = "") -> list[str]:
@@ -112,7 +112,7 @@ def _origin(loc: tuple[Any, ...], choices: dict[str, str], overrides: list[str])
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
         if key and (path == key or path.startswith(f"{key}.") or key.startswith(f"{path}.")):
-            return f"{PARAMS}, override {override!r}"
+            return f"{PARAMS}, override {without_credentials(override)!r}"
     if loc and loc[0] == "datasets" and len(loc) > 1:
         return f"{CONF}/dataset/{loc[1]}.yaml"
     group = "extract" if loc and loc[0] == "engine" else loc[0] if loc else ""
@@ -175,6 +175,7 @@ def validate(tree: dict[str, Any], choices: dict[str, str], overrides: list[str]
     except ValidationError as error:
         faults = list(error.errors())
     faults += _audit_faults(tree, {fault["loc"] for fault in faults})
+    faults += _long_numbers(tree, ())
     if config is not None and not faults:
         return config
     lines = []
@@ -184,6 +185,16 @@ def validate(tree: dict[str, Any], choices: dict[str, str], overrides: list[str]
         lines.append(f"{mistake(fault)}{allowed}  [{_origin(loc, choices, overrides)}]")
     count = f"{len(lines)} mistakes" if len(lines) > 1 else "1 mistake"
     raise ConfigError(f"the configuration has {count}:\n  " + "\n  ".join(lines))
+
+
+def _long_numbers(value: Any, loc: tuple[Any, ...]) -> list[Any]:
+    """Whole numbers that neither JSON nor the ledger can hold."""
+    if isinstance(value, dict):
+        return [found for key, item in value.items() for found in _long_numbers(item, (*loc, key))]
+    if isinstance(value, list):
+        return [found for n, item in enumerate(value) for found in _long_numbers(item, (*loc, n))]
+    fits = not isinstance(value, int) or -(2**63) <= value < 2**63
+    return [] if fits else [{"loc": loc, "type": "int_size", "msg": "a whole number must fit 64 bits", "input": value}]
 
 
 def _audit_faults(tree: dict[str, Any], known: set[tuple[Any, ...]]) -> list[Any]:

@@ -3,6 +3,7 @@
 import argparse
 import base64
 import hashlib
+import math
 import sqlite3
 import time
 from pathlib import Path
@@ -38,7 +39,7 @@ def main(argv: list[str]) -> int | None:
         "settle", help="ask OpenRouter what the requests cost whose answer was lost, and book that in place of the most that it can be; costs nothing"
     )
     gc = commands.add_parser("gc", help="drop bodies of old failures, and shrink the file; answers stay unless --unlisted says otherwise")
-    gc.add_argument("--days", type=float, default=30.0, help="age from which a failure's body goes (30)")
+    gc.add_argument("--days", type=_days, default=30.0, help="age from which a failure's body goes (30)")
     gc.add_argument(
         "--unlisted", nargs="+", metavar="RESPONSES", help="also drop every answer that none of these responses.jsonl has; those would have to be paid again"
     )
@@ -62,6 +63,13 @@ def main(argv: list[str]) -> int | None:
         else:
             return verify(db)
     return None
+
+
+def _days(text: str) -> float:
+    days = float(text)
+    if not 0 <= days < math.inf:
+        raise argparse.ArgumentTypeError(f"an age in days is 0 or more; found {text}")
+    return days
 
 
 def _settle(folder: Path) -> None:

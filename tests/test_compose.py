@@ -121,6 +121,19 @@ def test_one_message_names_every_mistake_with_its_file(project: Path) -> None:
     assert "[params.yaml, override 'extract.max_length=0']" in found
 
 
+def test_a_number_that_no_file_can_hold_is_a_mistake_with_its_place(project: Path) -> None:
+    edit(project / "conf/dataset/code.yaml", "seed: 0", "seed: 36893488147419103232")
+    assert "datasets.code.sampling.seed: a whole number must fit 64 bits; found 36893488147419103232  [conf/dataset/code.yaml]" in mistake()
+    assert "budget.completion_tokens: a whole number must fit 64 bits" in mistake(f"budget.completion_tokens={10**30}")
+
+
+@pytest.mark.parametrize("url", ["http://user:hidden@127.0.0.1/v1", "http://127.0.0.1/v1?key=hidden"])
+def test_credentials_in_an_address_are_refused_and_not_repeated(project: Path, url: str) -> None:
+    found = mistake(f"provider.base_url='{url}'")
+    assert "provider.base_url" in found
+    assert "hidden" not in found
+
+
 def test_a_mistake_in_what_datasets_share_is_named_once_with_its_own_file(project: Path) -> None:
     edit(project / "conf/audit/default.yaml", "min_accepted: 20", "min_accepted: 0.45")
     found = mistake(datasets=("code", "tools"))
@@ -203,7 +216,7 @@ def test_a_scalar_that_dvc_reads_otherwise_is_refused(tmp_path: Path, text: str)
     assert "put quotes around it" in ambiguous_scalars(tmp_path / "x.yaml")[0]
 
 
-@pytest.mark.parametrize("text", ["a: 1e-5", "a: 'on'", "a: null", "a: true", "a: 1.5", "a: [x, 2]", "a: ${b}\nb: 1", "a: ''"])
+@pytest.mark.parametrize("text", ["a: .nan", "a: 1e-5", "a: 'on'", "a: null", "a: true", "a: 1.5", "a: [x, 2]", "a: ${b}\nb: 1", "a: ''"])
 def test_a_plain_scalar_is_not(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.yaml").write_text(text + "\n")
     assert ambiguous_scalars(tmp_path / "x.yaml") == []

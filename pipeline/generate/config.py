@@ -1,6 +1,7 @@
 """`datasets.<name>.sampling`, the budgets, and `provider`."""
 
 from typing import Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
@@ -93,7 +94,7 @@ class ProviderSection(Section):
     kind: Literal["openrouter", "openai", "embedded"]
     base_url: str | None = None
     """Null for the embedded server, which finds a free port of its own."""
-    model: str
+    model: str = Field(min_length=1)
     answers_as: list[str] = Field(default_factory=list)
     """Further names under which that very model may answer, such as a dated one; any other name is outside the policy."""
     api_key_env: str | None = None
@@ -119,9 +120,14 @@ class ProviderSection(Section):
     @field_validator("base_url")
     @classmethod
     def _is_plain(cls, url: str | None) -> str | None:
-        if url is not None and (not url.startswith(("http://", "https://")) or "@" in url or "?" in url):
+        if url is None:
+            return None
+        if not url.startswith(("http://", "https://")) or any(letter in "@?#" or letter.isspace() for letter in url):
             raise ValueError("must start with http:// or https:// and hold neither credentials nor a query: the key belongs into the environment")
-        return url.rstrip("/") if url else None
+        parts = urlsplit(url)
+        if not parts.hostname or parts.port == 0:  # both raise ValueError where the address is malformed
+            raise ValueError("names no host and port, as http://127.0.0.1:8000/v1 does")
+        return url.rstrip("/")
 
     @model_validator(mode="after")
     def _asks_one_model(self) -> Self:

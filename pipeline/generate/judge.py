@@ -86,12 +86,17 @@ def judge(reply: "Reply", *, price: Price | None, errors: Literal["unbilled", "u
 
 def _judge(reply: "Reply", price: Price | None, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
     raw = payload(reply.body)
-    if reply.status != 200:
+    if not 200 <= reply.status < 300:
         return _judge_status(reply.status, _error_of(_parse(raw)[0]), reply.headers, errors=errors, now=now, fallback=_excerpt(raw))
+    # 201, 204, ... come from gateways; the model may have worked for them as for a 200
+    return _judge_success(raw, reply, price, errors, now)._replace(status=reply.status)
+
+
+def _judge_success(raw: bytes, reply: "Reply", price: Price | None, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
     document, fault = _parse(raw)
     if not isinstance(document, dict):
         what = "nothing but white space" if not raw else f"{len(raw)} bytes that are no JSON object: {_excerpt(raw)}"
-        return Outcome(Verdict.RETRY, "not_json", f"HTTP 200 with {what}", status=200, cost_pico=None)
+        return Outcome(Verdict.RETRY, "not_json", f"HTTP {reply.status} with {what}", cost_pico=None)
     choices = document.get("choices")
     if document.get("error") and not choices:
         error = _error_of(document)
@@ -142,12 +147,15 @@ def _parse(raw: bytes) -> tuple[Any, str | None]:
         pass
     try:
         document = json.loads(raw.decode("utf-8", "surrogateescape"))
-        json.dumps(document, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError:
-        return document, "text_not_utf8"
     except (ValueError, RecursionError):
         return None, "not_json"
-    return document, "not_json"
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return document, "text_not_utf8"
+    except RecursionError:
+        return None, "not_json"
+    return document, "not_json"  # NaN, Infinity: some servers write them, for a log-probability say
 
 
 def _error_of(document: Any) -> dict[str, Any]:
@@ -166,7 +174,7 @@ def _message(error: dict[str, Any]) -> str:
 
 
 def _short(text: str) -> str:
-    flat = " ".join(text.split())
+    flat = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text[:3000].split()))  # no terminal escapes
     return flat if len(flat) <= 300 else flat[:297] + "..."
 
 
@@ -177,12 +185,16 @@ def _excerpt(raw: bytes) -> str:
 def _judge_status(status: int, error: dict[str, Any], headers: Mapping[str, str], *, errors: str, now: float, fallback: str) -> Outcome:
     metadata = mapping(error.get("metadata"))
     message = f"HTTP {status}: {_message(error) or fallback or 'no message'}"
+    if 300 <= status < 400:
+        message = f"{message}; it redirects to {_short(headers.get('location', 'nowhere'))}, and no redirect is followed: is provider.base_url right?"
     wait = asked_wait(headers, error, now)
     provider = metadata.get("provider_name") if isinstance(metadata.get("provider_name"), str) else None
 
     def outcome(verdict: Verdict, kind: str = f"http_{status}", *, billed: bool = False, crowded: bool = False, outage: bool = False) -> Outcome:
         return Outcome(verdict, kind, message, status, None if billed else 0, provider=provider, asked_wait=wait, crowded=crowded, outage=outage)
 
+    if status < 200:  # a switch of protocol that nobody asked for
+        return outcome(Verdict.RETRY, billed=True, outage=True)
     if status == 402:
         return outcome(*_payment_required(metadata), crowded=_is_in_flight(metadata))
     if status in (429, 529):

@@ -12,12 +12,14 @@ from pydantic import BaseModel
 from pipeline.artifacts import read_bytes, remove_leftovers, sha256_file, to_json, write_bytes, write_jsonl, writing
 from pipeline.generate import ledger
 from pipeline.generate.config import ProviderSection, SamplingSection
+from pipeline.generate.money import price_of
 from pipeline.generate.policy import Admission, admit, parse_endpoints
 from pipeline.generate.projection import Totals, project
 from pipeline.generate.report import summary_of
 from pipeline.generate.request import Asker
 from pipeline.generate.survey import Survey, survey
 from pipeline.generate.timing import Clock
+from pipeline.schema.responses import GenerateSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +71,18 @@ class Outputs:
             if record is not None and (not path.exists() or read_bytes(path) != record[3]):
                 write_bytes(path, record[3])
 
-    def write(self) -> None:
-        """Write all files out of the ledger."""
+    def write(self) -> GenerateSummary:
+        """Write all files out of the ledger; give the summary."""
         files, totals = self.files, Totals()
         with writing(files.timings) as timings:
             clock = Clock(timings)
             write_jsonl(files.responses, project(self.prompts, self.asker, self.db, self.provider, totals, clock))
         after = survey(self.prompts, self.asker, self.db, self.sampling.max_tokens) if totals.answered < totals.prompts else None
         plan = self._plan(totals.digest.hexdigest())
-        self._write_summary(files.responses, files.summary, plan, summary_of(totals, self._admission(), after))
+        found = summary_of(totals, self._admission(), after, price_of(self.provider.max_price) if self.provider.kind == "openai" else None)
+        self._write_summary(files.responses, files.summary, plan, found)
         self._write_summary(files.timings, files.timings_summary, plan, clock.summary())
+        return found
 
     def _write_summary(self, path: Path, summary: Path, plan: str, content: BaseModel) -> None:
         text = to_json(content, indent=True) + b"\n"
@@ -103,7 +107,7 @@ class Outputs:
 
     def _plan(self, digest: str) -> str:
         """What decides the files besides the answers: today's policy words, and the form of the files."""
-        return orjson.dumps([2, digest, sorted(self.provider.answers_as), self.provider.max_price.model_dump()]).decode()
+        return orjson.dumps([3, digest, sorted(self.provider.answers_as), self.provider.max_price.model_dump()]).decode()
 
     def _is_as_written(self, path: Path, stat: str, sha256: str) -> bool:
         """Whether the file is the one that was written: by its stat, or, where DVC has put a link or a copy in its place, by its bytes."""

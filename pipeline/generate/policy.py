@@ -61,8 +61,8 @@ def _dollars(value: Any) -> float:
 
 def parse_endpoints(document: Any) -> list[Endpoint]:
     """Endpoints of the API's list, sorted by tag; a price that depends on hour or length counts with its dearest."""
-    listed = (document.get("data") or {}).get("endpoints") if isinstance(document, dict) else None
-    found = [_endpoint(entry) for entry in listed or [] if isinstance(entry, dict)]
+    listed = mapping(mapping(document).get("data")).get("endpoints")
+    found = [_endpoint(entry) for entry in _objects(listed)]
     return sorted(found, key=lambda endpoint: (endpoint.tag, endpoint.provider, endpoint.quantization))
 
 
@@ -71,9 +71,14 @@ def mapping(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _objects(value: Any) -> list[dict[str, Any]]:
+    """Take a value as a list of objects; what is none is left out."""
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
 def _endpoint(entry: dict[str, Any]) -> Endpoint:
     pricing = mapping(entry.get("pricing"))
-    tiers = [pricing, *(tier for tier in pricing.get("overrides") or [] if isinstance(tier, dict))]
+    tiers = [pricing, *_objects(pricing.get("overrides"))]
     dearest = {
         part: max((_dollars(tier[key]) for tier in tiers for key in keys if key in tier), default=math.inf if part != "request" else 0.0)
         for part, keys in {"prompt": ("prompt", "input_cache_write"), "completion": ("completion", "internal_reasoning"), "request": ("request",)}.items()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.generate.config import BudgetSection, ProviderSection
 from pipeline.generate.ledger import Spending, latencies
-from pipeline.generate.money import to_usd
+from pipeline.generate.money import Price, to_usd
 from pipeline.generate.policy import Admission
 from pipeline.generate.projection import Totals
 from pipeline.generate.survey import Survey
@@ -36,9 +36,9 @@ def plan_lines(
     return lines
 
 
-def summary_of(totals: Totals, admission: Admission | None, remaining: Survey | None) -> GenerateSummary:
-    """Give the summary file's content."""
-    price = admission.price if admission is not None else None
+def summary_of(totals: Totals, admission: Admission | None, remaining: Survey | None, price: Price | None) -> GenerateSummary:
+    """Give the summary file's content. ``price`` is the config's, for a server that lists none."""
+    price = admission.price if admission is not None else price
     return GenerateSummary(
         prompts=totals.prompts,
         answered=totals.answered,

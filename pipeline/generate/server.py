@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import orjson
 
@@ -87,7 +88,7 @@ def endpoints_document(section: ProviderSection) -> Any:
     from pipeline.http import fetch
 
     assert section.base_url is not None
-    path = f"/models/{section.model}/endpoints"
+    path = f"/models/{quote(section.model, safe='/:@')}/endpoints"
     reply = asyncio.run(fetch(section.base_url, path, headers=headers(section), timeouts=timeouts(section)))
     try:
         document = orjson.loads(reply.body)

@@ -51,7 +51,7 @@ def drive(
         for number, handler in handlers.items():  # the event loop has put the defaults in their place
             signal.signal(number, handler)
     db.execute("UPDATE runs SET ended_at=? WHERE id=?", (time.time(), run))
-    _show(engine, watch, outputs, run)
+    _show(watch, outputs, run)
     return engine
 
 
@@ -93,9 +93,7 @@ def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
     return factory
 
 
-def _show(engine: Engine, watch: Watch, outputs: Outputs, run: int) -> None:
+def _show(watch: Watch, outputs: Outputs, run: int) -> None:
     from rich.console import Console
 
     Console(stderr=True).print(final_table(watch, outputs.db, run, time.monotonic() - watch.started))
-    if engine.cap is not None:
-        watch.say(f"generate: the budget ended: {engine.cap}; {watch.total - watch.cached - watch.answered} prompts remain without an answer")

@@ -127,6 +127,14 @@ def test_store_gc_drops_an_answer_only_when_told_twice(repository: tuple[Path, C
     assert aerie(folder, "store", "verify").stdout.startswith("0 answers")
 
 
+@pytest.mark.parametrize("days", ["-1", "nan", "inf", "many"])
+def test_store_gc_wants_an_age(repository: tuple[Path, ChatServer], days: str) -> None:
+    done = aerie(repository[0], "store", "gc", f"--days={days}")
+    assert done.returncode == 2
+    assert "--days" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_store_without_a_ledger_says_so(repository: tuple[Path, ChatServer]) -> None:
     done = aerie(repository[0], "store", "stats")
     assert done.returncode == 2

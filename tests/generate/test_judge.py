@@ -100,6 +100,9 @@ CASES = [
     Case("edge: timed out while answering", 524, fault(524), Verdict.RETRY, "http_524", "unknown"),
     Case("provider overloaded", 529, fault(529), Verdict.RETRY, "http_529", "free", crowded=True),
     Case("redirect", 301, None, Verdict.STOP, "http_301", "free"),
+    Case("an answer with another success", 201, completion(), Verdict.ANSWER, "ok", "known"),
+    Case("a success that says nothing", 202, None, Verdict.RETRY, "not_json", "unknown"),
+    Case("another protocol", 101, None, Verdict.RETRY, "http_101", "unknown"),
     Case(
         "refused, but worth a retry by its own word",
         404,
@@ -153,6 +156,25 @@ def test_text_that_is_no_unicode_is_paid_and_kept_but_no_answer(raw: bytes, kind
     assert found.kind == kind
     assert found.verdict is (Verdict.ANSWER if kind == "ok" else Verdict.FAIL)
     assert found.cost_pico == 20_000_000
+
+
+@pytest.mark.parametrize("number", [b"NaN", b"-Infinity", b"[NaN]"])
+def test_numbers_that_json_has_not_are_paid_once_and_kept(number: bytes) -> None:
+    document = {**completion(), "logprobs": "HERE"}
+    found = judge(Reply(200, body(document).replace(b'"HERE"', number)), price=None, errors="unknown", now=NOW)
+    assert (found.verdict, found.kind, found.cost_pico) == (Verdict.FAIL, "not_json", 20_000_000)
+
+
+def test_a_redirect_is_named() -> None:
+    found = judge(Reply(308, b"", {"location": "https://elsewhere/v1"}), price=None, errors="unknown", now=NOW)
+    assert "redirects to https://elsewhere/v1" in found.message
+    assert "provider.base_url" in found.message
+
+
+def test_a_servers_message_cannot_steer_the_terminal() -> None:
+    message = judge(Reply(400, body(fault(400, "a\x1b[31mb\x07\u202ec\nd"))), price=None, errors="unknown", now=NOW).message
+    assert message.isprintable()
+    assert message.endswith("c d")
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,33 @@ def test_table(case: Case) -> None:
     assert (case.why in found) if case.why else (found == "")
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        [1],
+        {"data": [1]},
+        {"data": "x"},
+        {"data": {"endpoints": 5}},
+        {"data": {"endpoints": [1, None]}},
+        listing({"pricing": [1]}),
+        listing({"pricing": {"overrides": 5}}),
+    ],
+)
+def test_a_list_of_another_shape_admits_nobody(document: Any) -> None:
+    assert not admit(parse_endpoints(document), section(), needs=NEEDS, max_tokens=100).admitted
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[::1/v1", "http://x:99999/v1", "http://x:y/v1", "http://x y/v1", "http://x/v1#a", "http:///v1", "x/v1"])
+def test_an_address_that_cannot_be_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match="base_url"):
+        section(base_url=url)
+
+
+@pytest.mark.parametrize("url", ["http://[::1]:8000/v1", "https://openrouter.ai/api/v1", "http://127.0.0.1:1/v1/"])
+def test_an_address_that_can_be_is_taken(url: str) -> None:
+    assert section(base_url=url).base_url == url.rstrip("/")
+
+
 def test_the_dearest_admitted_price_bounds_a_request_tiers_and_cache_writes_included() -> None:
     tiers = {"prompt": "0.000001", "input_cache_write": "0.000003", "completion": "0.000002", "overrides": [{"utc_start": 8, "completion": "0.000005"}]}
     found = admit(parse_endpoints(listing({"pricing": tiers, "tag": "a"}, {"tag": "b"})), section(), needs=NEEDS, max_tokens=100)

@@ -34,11 +34,20 @@ def test_an_added_prompt_costs_one_request(bench: Bench) -> None:
     assert sorted(bench.server.asked) == ["a", "b", "new"]
 
 
-def test_budget_stops_before_it_is_passed(bench: Bench) -> None:
+def test_budget_stops_before_it_is_passed(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
     bench.dataset_budget = {"completion_tokens": 120}  # one worst case of 100 fits; five are used; so one more fits, and so on until 20 are left
     rows = bench.ask(*"abcdefgh")
     assert sum(row["error"] is None for row in rows) == 5
     assert bench.summary()["not_asked"] == 3
+    assert f"3 prompts have no answer, and they can cost ${bench.summary()['remaining_usd']:.4f} at most" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("prices", "dollars"), [({"prompt": 1.0, "completion": 10.0}, True), ({}, False)])
+def test_a_server_of_ones_own_is_priced_by_the_config(bench: Bench, prices: dict[str, float], dollars: bool) -> None:
+    bench.provider = {"kind": "openai", "max_price": prices}
+    bench.dataset_budget = {"completion_tokens": 0}
+    bench.ask("a")
+    assert (bench.summary()["remaining_usd"] > 0.001) is dollars
 
 
 def test_budget_can_fail_the_build(bench: Bench) -> None:
