@@ -75,6 +75,23 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
+def refuse_overwriting(inputs: Iterable[Path | None], outputs: Iterable[Path | None]) -> None:
+    """Refuse outputs that are a file which is read, or one another: what a user brought is never written over.
+
+    Raises:
+        InputError: two of them are one file; the message names it.
+
+    """
+    seen = [(path, "is read as well, and would be written over") for path in inputs if path is not None]
+    for out in outputs:
+        if out is None:
+            continue
+        for path, why in seen:
+            if out.absolute() == path.absolute() or (out.exists() and path.exists() and out.samefile(path)):
+                raise InputError(f"{out}: {why}; write to another place")
+        seen.append((out, "is to be written twice"))
+
+
 def install_folder(finished: Path, path: Path) -> None:
     """Put a finished folder in the place of ``path``, in one rename, once every file of it is on the disk."""
     for file in sorted(finished.rglob("*")):

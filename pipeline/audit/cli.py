@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline.artifacts import read_bytes, write_text
+from pipeline.artifacts import read_bytes, refuse_overwriting, write_text
 from pipeline.audit.batch import Batch
 from pipeline.audit.config import AuditSection, ExpectSection
 from pipeline.audit.context import Context, make_context
@@ -92,6 +92,9 @@ def main(argv: list[str]) -> int:
     """
     options = arguments(argv)
     section = load_section(options.config)
+    if options.out is not None:
+        read = [options.tokens, options.prompts, options.responses, options.heldout, options.endpoints, options.timings, *options.against]
+        refuse_overwriting(read, [*Outputs.in_folder(options.out).paths(), options.out / "summary.md"])
     record, tokenizer = open_target(options.target)
     heldout = read_heldout(options.heldout, tokenizer, section.contamination.n) if options.heldout else None
     expect = ExpectSection(reasoning=options.reasoning, tool_calls=options.tool_calls)

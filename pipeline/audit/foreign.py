@@ -6,11 +6,11 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from pipeline.artifacts import open_gzip, open_plain, read_jsonl, read_start
+from pipeline.artifacts import read_jsonl, read_start
 from pipeline.audit.source import BATCH_ROWS
 from pipeline.errors import InputError
 from pipeline.schema.tokens import SCHEMA
-from pipeline.tables import open_zstd, read_columns, table_columns
+from pipeline.tables import opener_of, read_columns, table_columns
 
 Opener = Callable[[Path], IO[bytes]]
 Tables = Callable[[], Iterator[pa.RecordBatch]]
@@ -24,7 +24,6 @@ TEXT = ("id", "finish_reason", "provider")
 
 _IDS = pa.list_(pa.int32())
 _MAGIC = b"PAR1"
-_PACKED = {b"\x1f\x8b": open_gzip, b"\x28\xb5\x2f\xfd": open_zstd}
 _NEEDED = "needed are Parquet, or JSONL (plain, gzip or zstd) with `output_ids` and, if known, `input_ids`"
 
 
@@ -37,7 +36,7 @@ def open_tokens(path: Path) -> Tables:
     """
     start = read_start(path, len(_MAGIC))
     if start != _MAGIC:
-        opener = next((opener for magic, opener in _PACKED.items() if start.startswith(magic)), open_plain)
+        opener = opener_of(path)
         try:
             first = next((value for _number, value in read_jsonl(path, opener)), None)
         except InputError as error:

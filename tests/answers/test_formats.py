@@ -109,6 +109,14 @@ def test_qwen_text_that_keeps_its_seams_is_taken_as_it_is() -> None:
     assert "template_seams" in codes(row)
 
 
+@pytest.mark.parametrize("kept", ["Say.", "Say.\n"])
+def test_what_qwen_writes_before_a_call_is_there_once_whether_the_server_keeps_it_or_not(kept: str) -> None:
+    target = Target("qwen3")
+    true = target.emitted("Think.", "Say.", CALLS[:1])
+    (row,) = target.maker.rows([Job("x", body("\nThink.\n", "\n\n" + kept, CALLS[:1], billed=len(true), finish="tool_calls"), ASKED, TOOLS)], {})
+    assert (unpack(row.completion), row.evidence) == (true, "count")
+
+
 def test_raw_hermes_calls_in_content_become_special_tokens() -> None:
     target = Target("qwen3")
     true = target.emitted("Think.", "Say.", CALLS[:1])

@@ -45,3 +45,11 @@ def test_a_truncated_parquet_file_is_exit_code_2(tmp_path: Path, tokenizer: Toke
     assert audit(tokens, tmp_path / "out") == 2
     assert "not a whole Parquet file" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_read_is_never_written_over(tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
+    tokens = write_tokens(tmp_path / "accepted.parquet", clean_rows(tokenizer, 2))
+    before = tokens.read_bytes()
+    assert audit(tokens, tmp_path) == 2
+    assert "accepted.parquet: is read as well, and would be written over" in capsys.readouterr().err
+    assert tokens.read_bytes() == before
