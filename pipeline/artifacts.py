@@ -75,6 +75,23 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
+def refuse_overwriting(inputs: Iterable[Path | None], outputs: Iterable[Path | None]) -> None:
+    """Refuse outputs that are a file which is read, or one another: what a user brought is never written over.
+
+    Raises:
+        InputError: two of them are one file; the message names it.
+
+    """
+    seen = [(path, "is read as well, and would be written over") for path in inputs if path is not None]
+    for out in outputs:
+        if out is None:
+            continue
+        for path, why in seen:
+            if out.absolute() == path.absolute() or (out.exists() and path.exists() and out.samefile(path)):
+                raise InputError(f"{out}: {why}; write to another place")
+        seen.append((out, "is to be written twice"))
+
+
 def install_folder(finished: Path, path: Path) -> None:
     """Put a finished folder in the place of ``path``, in one rename, once every file of it is on the disk."""
     for file in sorted(finished.rglob("*")):
@@ -262,8 +279,10 @@ class KeyedLines:
     index of where each line begins.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, anyone: bool = False) -> None:
+        """Open a file of ours, or one that `anyone` may have written: there a line without an id is `line-<n>`, and one that is not JSON is passed over."""
         self.path = path
+        self._anyone = anyone
         self._lines = read_lines(path)
         self._offsets: dict[str, int] | None = None
 
@@ -288,11 +307,16 @@ class KeyedLines:
             file.seek(offset)
             return file.readline()
 
-    def _id(self, line: bytes, number: int) -> str:
+    def _id(self, line: bytes, number: int) -> str | None:
         try:
             value = orjson.loads(line)
         except orjson.JSONDecodeError as error:
+            if self._anyone:
+                return None
             raise InputError(f"{self.path}:{number}: not JSON: {error}; found {line[:80]!r}") from error
+        if self._anyone:
+            name = value.get("id") if isinstance(value, dict) else None
+            return str(name) if (isinstance(name, str) and name) or type(name) is int else f"line-{number}"
         if not isinstance(value, dict) or not isinstance(value.get("id"), str):
             raise InputError(f"{self.path}:{number}: needs an object with a string `id`; found {line[:80]!r}")
         return str(value["id"])
@@ -302,8 +326,8 @@ class KeyedLines:
         at = 0
         with open(self.path, "rb") as file:
             for number, line in enumerate(file, 1):
-                if line.strip():
-                    offsets.setdefault(self._id(line, number), at)
+                if line.strip() and (name := self._id(line, number)) is not None:
+                    offsets.setdefault(name, at)
                 at += len(line)
         return offsets
 

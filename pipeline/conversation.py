@@ -33,6 +33,14 @@ def check_messages(messages: Any) -> None:
             raise InputError(f"message {number} ({message['role']}) has no content")
         if content is not None and not isinstance(content, str | list):
             raise InputError(f"message {number} ({message['role']}): content must be a text or a list of parts; found {show(content)}")
+        if isinstance(content, list) and (odd := [part for part in content if not _is_text(part, message["role"])]):
+            raise InputError(f"message {number} ({message['role']}): only text can be rendered, as parts {{'type': 'text', 'text'}}; found {show(odd[0])}")
+
+
+def _is_text(part: Any, role: str) -> bool:
+    """Whether a part is text, or an earlier thought of the assistant: whatever else stands there would be left out of the prompt, in silence."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    return (kind == "text" or (kind == "thinking" and role == "assistant")) and isinstance(part.get(kind), str)
 
 
 def check_tools(tools: Any) -> None:

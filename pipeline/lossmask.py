@@ -35,8 +35,10 @@ class LossWeights(Section):
     """The markers of a tool section and its calls."""
     call_id: float = Field(0, ge=0)
     """A call's id; Kimi writes the call's name in it."""
+    call_name: float = Field(0, ge=0)
+    """A call's name, where it stands apart from the id (Qwen3, DeepSeek)."""
     call_args: float = Field(0, ge=0)
-    """A call's arguments; Qwen3 and DeepSeek write the call's name beside them."""
+    """A call's arguments, and what the format writes around them."""
     end: float = Field(0, ge=0)
     """The end token."""
     special: float = Field(0, ge=0)
@@ -53,7 +55,7 @@ RuleName = Literal["completion", "completion+tools"]
 
 RULES: dict[RuleName, LossWeights] = {
     "completion": LossWeights(reasoning=1, think=1, content=1, end=1, special=1),
-    "completion+tools": LossWeights(reasoning=1, think=1, content=1, tools=1, call_id=1, call_args=1, end=1, special=1),
+    "completion+tools": LossWeights(reasoning=1, think=1, content=1, tools=1, call_id=1, call_name=1, call_args=1, end=1, special=1),
 }
 """`completion`: what the model says, without its tool sections; `completion+tools`: all that it wrote. Prompts, tool results in them, are never trained on."""
 

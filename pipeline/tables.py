@@ -12,7 +12,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.artifacts import open_gzip, open_plain, writing
+from pipeline.artifacts import open_gzip, open_plain, read_start, writing
 from pipeline.errors import ArtifactError, InputError
 
 BATCH_ROWS = 2048
@@ -195,8 +195,9 @@ def read_any(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def opener_of(path: Path) -> Callable[[Path], IO[bytes]]:
-    """How to open a file of lines, by its name: `.gz`, `.zst`, or as it is."""
-    return {".gz": open_gzip, ".zst": open_zstd}.get(path.suffix, open_plain)
+    """How to open a file of lines: as gzip, as zstd, or as it is; its first bytes tell, not its name."""
+    start = read_start(path, 4) if path.is_file() else b""
+    return next((opener for magic, opener in _PACKED.items() if start.startswith(magic)), open_plain)
 
 
 def open_zstd(path: Path) -> IO[bytes]:
@@ -207,3 +208,6 @@ def open_zstd(path: Path) -> IO[bytes]:
 
     """
     return io.BufferedReader(pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))
+
+
+_PACKED = {b"\x1f\x8b": open_gzip, b"\x28\xb5\x2f\xfd": open_zstd}

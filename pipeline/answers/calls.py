@@ -82,7 +82,15 @@ def _argument_options(calls: tuple[Call, ...]) -> Iterator[tuple[list[str], tupl
     if unescaped != verbatim:
         yield unescaped, ("unescape_non_ascii",), (*reasons, "arguments_escaped_by_server", "count_mismatch")
     if "arguments_not_raw" in reasons:
-        yield [json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":")) for text in verbatim], ("compact_arguments",), reasons
+        yield [_compact(text) for text in verbatim], ("compact_arguments",), reasons
+
+
+def _compact(text: str) -> str:
+    """JSON without white space between its tokens; as it is where it cannot be read."""
+    try:
+        return json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
+    except (ValueError, RecursionError):
+        return text
 
 
 _ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)((?:\\u[0-9a-fA-F]{4})+)")

@@ -39,6 +39,10 @@ class Format(Protocol):
     def seams(self) -> dict[str, str]:
         """What the template puts at a seam that servers strip: seam to whitespace."""
 
+    @property
+    def name(self) -> re.Pattern[bytes] | None:
+        """Finds a call's name (group 1) at the beginning of its `call_args`; None where the call's id holds it."""
+
     def call(self, call: NamedCall, markers: Markers) -> list[Piece]:
         """One call as pieces, without what stands between calls."""
 
@@ -49,6 +53,7 @@ class _Kimi:
     separators = ("",)
     lead = ""
     seams: dict[str, str] = {}  # noqa: RUF012 -- a constant
+    name = None
 
     def __init__(self, thinking: Thinking) -> None:
         self.thinking = thinking
@@ -70,6 +75,7 @@ class _Hermes:
     lead = "\n"
     seams = {"reasoning_start": "\n", "reasoning_end": "\n", "content_start": "\n\n"}  # noqa: RUF012 -- a constant
     thinking = "none"
+    name = re.compile(rb'\s*\{\s*"name"\s*:\s*"((?:[^"\\]|\\.)+)', re.DOTALL)
 
     def call(self, call: NamedCall, markers: Markers) -> list[Piece]:
         body = f'\n{{"name": "{call.name}", "arguments": {call.arguments}}}\n'
@@ -83,6 +89,7 @@ class _DeepSeek:
     lead = ""
     seams: dict[str, str] = {}  # noqa: RUF012 -- a constant
     thinking = "none"
+    name = re.compile(rb"\s*([^\s{}\"`]+)(?=\s|\Z)")
 
     def call(self, call: NamedCall, markers: Markers) -> list[Piece]:
         return [

@@ -150,7 +150,10 @@ def _calls(message: dict[str, Any]) -> Iterator[Call]:
             raise _UnusableError("tool_call_malformed")
         arguments, name = function.get("arguments"), function["name"]
         native = item.get("id")
-        text = arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+        try:
+            text = arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+        except RecursionError:
+            raise _UnusableError("tool_call_malformed") from None
         yield Call(native if isinstance(native, str) else "" if native is None else str(native), name, text, arguments is None or isinstance(arguments, str))
 
 

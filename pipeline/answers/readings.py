@@ -232,7 +232,7 @@ def _tails(answer: Answer, view: View, calls: tuple[Piece, ...], context: Contex
     """The whole answer with each way to end it: the end token, or, when cut, the last markers present or not."""
     markers = context.markers
     body = view.body
-    if calls and context.format.lead and any(piece.text for piece in body):
+    if calls and context.format.lead and any(piece.text for piece in body) and not body[-1].text[-1:].isspace():  # else the server kept what stood there
         body = (
             (*body[:-1], body[-1]._replace(text=body[-1].text + context.format.lead))
             if body[-1].token is None

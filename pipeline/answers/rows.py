@@ -10,6 +10,7 @@ from pipeline.answers.formats import Thinking, thinking_after
 from pipeline.answers.habits import UNKNOWN, Habits, Seen, Space, spaces
 from pipeline.answers.ladder import Rebuilder
 from pipeline.answers.lines import Job
+from pipeline.answers.names import with_names
 from pipeline.answers.outcome import Outcome
 from pipeline.answers.parse import parse_body
 from pipeline.answers.readings import Prompted
@@ -77,9 +78,15 @@ class RowMaker:
         own = habits.get(reply.provider, UNKNOWN)
         outcomes = self._outcomes(reply, own, asked, ahead)
         return [
-            _row(job, job.id if n == 0 else f"{job.id}#{n}", asked, reply, answer, outcome, billed, (*job.notes, *asked.notes))
+            _row(job, job.id if n == 0 else f"{job.id}#{n}", asked, reply, answer, self._named(outcome), billed, (*job.notes, *asked.notes))
             for n, (answer, (outcome, billed)) in enumerate(zip(reply.answers, outcomes, strict=True))
         ]
+
+    def _named(self, outcome: Outcome) -> Outcome:
+        """An outcome with spans for the names of its calls."""
+        if outcome.built is None:
+            return outcome
+        return outcome._replace(built=with_names(outcome.built, self.rebuilder.context.format.name, self._tokenizer))
 
     def thinking(self, job: Job) -> Thinking | None:
         """State in which the job's prompt leaves the model; None when the prompt is not known."""

@@ -103,7 +103,10 @@ def _json_body(context: Context, position: int, body: list[int], _args: int | No
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return Call(position, None, text.strip(), None, text, position + 1)
     arguments = value.get("arguments", {})
-    written = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+    try:
+        written = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
+    except orjson.JSONEncodeError:  # nested deeper than it writes
+        written = text
     return Call(position, value["name"], value["name"], None, written, position + 1)
 
 

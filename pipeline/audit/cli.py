@@ -5,11 +5,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import orjson
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from pipeline.artifacts import read_bytes, write_text
+from pipeline.artifacts import open_plain, read_bytes, read_lines, refuse_overwriting, write_text
 from pipeline.audit.batch import Batch
 from pipeline.audit.config import AuditSection, ExpectSection
 from pipeline.audit.context import Context, make_context
@@ -21,9 +22,10 @@ from pipeline.audit.latency import read_latencies
 from pipeline.audit.outputs import Outputs, write_audit
 from pipeline.audit.source import Source
 from pipeline.audit.workers import suitable
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, InputError
 from pipeline.report.markdown import markdown
 from pipeline.section import mistake
+from pipeline.tables import opener_of
 from pipeline.targets import open_target
 
 CONF = Path("conf/audit")
@@ -83,6 +85,28 @@ def others(paths: list[Path], context: Context) -> Iterator[tuple[str, Batch]]:
             yield name, batch
 
 
+def _look_at(responses: Path) -> None:
+    """Say how many response lines are not JSON: `reconstruct` makes rejected rows of them, and an audit goes on without them.
+
+    Raises:
+        InputError: the file is missing or packed, or no line is JSON.
+
+    """
+    if opener_of(responses) is not open_plain:
+        raise InputError(f"{responses}: packed; --responses is read by position, so unpack it first")
+    lines, bad = 0, []
+    for number, line in read_lines(responses):
+        lines += 1
+        try:
+            orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            bad.append(f"line {number}: {error}")
+    if bad and len(bad) == lines:
+        raise InputError(f"{responses}: no line is JSON; {bad[0]}")
+    if bad:
+        print(f"{responses}: {len(bad)} of {lines} lines are not JSON, so their rows are audited without them; {bad[0]}", file=sys.stderr)
+
+
 def main(argv: list[str]) -> int:
     """Audit a file; 0 for go, 1 for no-go.
 
@@ -92,13 +116,18 @@ def main(argv: list[str]) -> int:
     """
     options = arguments(argv)
     section = load_section(options.config)
+    if options.out is not None:
+        read = [options.tokens, options.prompts, options.responses, options.heldout, options.endpoints, options.timings, *options.against]
+        refuse_overwriting(read, [*Outputs.in_folder(options.out).paths(), options.out / "summary.md"])
     record, tokenizer = open_target(options.target)
     heldout = read_heldout(options.heldout, tokenizer, section.contamination.n) if options.heldout else None
     expect = ExpectSection(reasoning=options.reasoning, tool_calls=options.tool_calls)
     endpoints = read_endpoints(options.endpoints) if options.endpoints else None
     latencies = read_latencies(options.timings) if options.timings else None
     context = make_context(record, tokenizer, expect, options.allow, options.deny, heldout, endpoints)
-    source = Source(open_tokens(options.tokens), options.prompts, options.responses, str(options.tokens))
+    if options.responses:
+        _look_at(options.responses)
+    source = Source(open_tokens(options.tokens), options.prompts, options.responses, str(options.tokens), anyone=True)
     if options.explain is not None:
         print(explained(source, context, section, options.explain))
         return 0

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 from pipeline.audit.batch import Batch
 from pipeline.audit.checks.catalog import Across
@@ -74,13 +75,21 @@ def explain(batch: Batch, section: AuditSection, across: list[Finding]) -> Itera
     for title, value in (("prompt as asked", batch.prompts[0]), ("response as received", batch.responses[0])):
         if value is not None:
             yield f"{title}:"
-            yield json.dumps(value, indent=2, ensure_ascii=False)
+            yield _written(value)
     yield f"prompt, {len(fields['prompt_ids'])} tokens:"
     yield from _tokens(context, fields["prompt_ids"], range(len(fields["prompt_ids"])), set())
     hits = {finding.position for finding in found if finding.position is not None}
     for kind, start, end in parts_of(fields["segments"], len(fields["completion_ids"])):
         yield f"{kind}, tokens {start} to {end - 1}:"
         yield from _tokens(context, fields["completion_ids"], range(start, end), hits)
+
+
+def _written(value: Any) -> str:
+    """JSON with indents; on one line what is nested deeper than those can be made for."""
+    try:
+        return json.dumps(value, indent=2, ensure_ascii=False)
+    except RecursionError:
+        return str(value)
 
 
 def _tokens(context: Context, ids: list[int], positions: range, hits: set[int]) -> Iterator[str]:

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, get_args
 
 import pyarrow as pa
 
-from pipeline.artifacts import open_gzip, open_plain, read_jsonl, read_start
+from pipeline.artifacts import read_jsonl, read_start
 from pipeline.audit.source import BATCH_ROWS
 from pipeline.errors import InputError
-from pipeline.schema.tokens import SCHEMA
-from pipeline.tables import open_zstd, read_columns, table_columns
+from pipeline.schema.tokens import SCHEMA, Evidence, Status
+from pipeline.tables import opener_of, read_columns, table_columns
 
 Opener = Callable[[Path], IO[bytes]]
 Tables = Callable[[], Iterator[pa.RecordBatch]]
@@ -22,9 +22,11 @@ COMPLETION = ("completion_ids", "output_ids", "response_ids", "response_token_id
 TEXT = ("id", "finish_reason", "provider")
 """Further columns that are taken where they are there."""
 
+_WORDS: dict[str, set[str | None]] = {"status": set(get_args(Status)), "evidence": {None, *get_args(Evidence)}}
+"""What stands in these columns of ours; an unknown word would count as the best."""
+
 _IDS = pa.list_(pa.int32())
 _MAGIC = b"PAR1"
-_PACKED = {b"\x1f\x8b": open_gzip, b"\x28\xb5\x2f\xfd": open_zstd}
 _NEEDED = "needed are Parquet, or JSONL (plain, gzip or zstd) with `output_ids` and, if known, `input_ids`"
 
 
@@ -37,7 +39,7 @@ def open_tokens(path: Path) -> Tables:
     """
     start = read_start(path, len(_MAGIC))
     if start != _MAGIC:
-        opener = next((opener for magic, opener in _PACKED.items() if start.startswith(magic)), open_plain)
+        opener = opener_of(path)
         try:
             first = next((value for _number, value in read_jsonl(path, opener)), None)
         except InputError as error:
@@ -48,6 +50,9 @@ def open_tokens(path: Path) -> Tables:
     columns = table_columns(path)
     if set(SCHEMA.names) <= set(columns):
         return lambda: _from_our_columns(path)
+    if "status" in columns and "completion_ids" in columns:
+        missing = [name for name in SCHEMA.names if name not in columns]
+        raise InputError(f"{path}: a tokens.parquet without {missing}; give all its columns, or leave `status` out, and every row counts as accepted")
     prompt, completion = _choose(path, columns)
     return lambda: _from_parquet(path, columns, prompt, completion)
 
@@ -64,6 +69,9 @@ def _from_our_columns(path: Path) -> Iterator[pa.RecordBatch]:
                 continue
             if not field.nullable and column.null_count:
                 raise InputError(f"{path}: row {start + column.is_null().to_pylist().index(True)}: {field.name} is null")
+            if field.name in _WORDS and (odd := {None if word is None else str(word) for word in column.unique().to_pylist()} - _WORDS[field.name]):
+                found, known = min(map(str, odd)), sorted(map(str, _WORDS[field.name] - {None}))
+                raise InputError(f"{path}: column {field.name} has {found!r}; needed is one of {known}")
             try:
                 columns.append(column.cast(field.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

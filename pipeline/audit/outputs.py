@@ -46,6 +46,10 @@ class Outputs:
         """Give all but the plot's data their usual names, in one folder."""
         return cls(folder / "accepted.parquet", folder / "findings.parquet", folder / "report.html", folder / "summary.json", folder / "sketch.parquet")
 
+    def paths(self) -> list[Path]:
+        """All that is written."""
+        return [path for path in (self.accepted, self.findings, self.report, self.summary, self.sketch, self.lengths) if path is not None]
+
 
 def write_audit(
     title: str,

@@ -47,6 +47,8 @@ class Source:
     responses: Path | None = None
     name: str = "the file"
     """As messages call it."""
+    anyone: bool = False
+    """Whether anyone may have written the responses, so that a line may be no JSON; a build's own are whole."""
 
     def small_tables(self) -> Iterator[pa.RecordBatch]:
         """Batches cut to size."""
@@ -55,7 +57,8 @@ class Source:
 
     def rows(self) -> Iterator[Rows]:
         """Rows with the prompt and the response of each, where files for them are given."""
-        prompts, responses = (KeyedLines(path) if path else None for path in (self.prompts, self.responses))
+        prompts = KeyedLines(self.prompts) if self.prompts else None
+        responses = KeyedLines(self.responses, anyone=self.anyone) if self.responses else None
         start = 0
         for table in self.small_tables():
             ids = table.column("id").to_pylist()

@@ -10,7 +10,7 @@ from pipeline.answers.emitted import as_ids
 from pipeline.answers.habits import SAMPLE_ROWS, Seen, learn
 from pipeline.answers.lines import Job, file_job, load
 from pipeline.answers.rows import Row, RowMaker
-from pipeline.artifacts import read_lines, write_json
+from pipeline.artifacts import read_lines, refuse_overwriting, write_json
 from pipeline.calibrate.compare import Judge, Scores
 from pipeline.calibrate.simulate import Simulator
 from pipeline.calibrate.stage import judged
@@ -31,6 +31,7 @@ def main(argv: list[str]) -> int:
 
     """
     arguments = _parser().parse_args(argv)
+    refuse_overwriting([arguments.truth], [arguments.out])
     record, tokenizer = open_target(arguments.target)
     judge, simulator = Judge(record, tokenizer), Simulator(record, tokenizer)
     maker = RowMaker(record, tokenizer, send_tools=True)
@@ -110,6 +111,8 @@ def _columns(row: Row) -> dict[str, Any]:
 
 
 def _print(report: dict[str, Any]) -> None:
+    if report["without_truth"]:
+        print(f"{report['without_truth']} of {report['lines']} lines have no output_ids that are a list of ids, and are left out")
     if report["received"].get("rows"):
         print(table(report["received"], "responses as received"))
     print("simulated from the true ids, by habit of the provider")

@@ -1,6 +1,7 @@
 """An answer as each known kind of provider would have sent it, made from the ids that an engine emitted."""
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,9 @@ from pipeline.schema.target import TargetRecord
 from pipeline.tokens import Tokenizer
 
 Body = dict[str, Any]
+
+_FENCED = re.compile(r"(?P<name>[^\n]+)\n```json\n(?P<arguments>.*)\n```", re.DOTALL)
+"""What DeepSeek writes of a call behind its type."""
 
 
 class Simulator:
@@ -69,7 +73,9 @@ class Simulator:
     def _arguments(self, call: dict[str, Any], text: str) -> None:
         """Fill in a call's arguments; a format that writes the name beside them gives both."""
         call["function"]["arguments"] = text
-        if call["id"] in ("", "function"):
+        if fenced := _FENCED.fullmatch(text) if call["id"] == "function" else None:
+            call["function"] = {"name": fenced["name"], "arguments": fenced["arguments"]}
+        elif call["id"] == "":
             try:
                 body = json.loads(text)
             except ValueError:

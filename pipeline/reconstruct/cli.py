@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.answers.rows import RowMaker
-from pipeline.artifacts import write_json
+from pipeline.artifacts import read_start, refuse_overwriting, write_json
 from pipeline.errors import InputError
 from pipeline.reconstruct.sources import file_lines, file_to_job
 from pipeline.reconstruct.stage import rebuild_file
@@ -20,6 +20,8 @@ from pipeline.targets import open_target
 
 SHOWN = 5
 """Rejected rows that are shown."""
+PARQUET = b"PAR1"
+"""How a Parquet file begins."""
 PACKED = 4
 """Times that a packed file grows, roughly: how many processes are worth starting is decided by what there is to read."""
 
@@ -37,6 +39,9 @@ def main(argv: list[str]) -> int:
         raise InputError(f"{path}: not a regular file; it is read twice, so save what comes through a pipe to a file first")
     if not path.is_file():
         raise InputError(f"{path}: no such file; --responses takes a JSONL file, one response a line")
+    if read_start(path, len(PARQUET)) == PARQUET:
+        raise InputError(f"{path}: Parquet; --responses takes a JSONL file, one response a line. `audit --tokens` takes ids in Parquet")
+    refuse_overwriting([path], [arguments.out, arguments.summary])
     if next(file_lines(path), None) is None:
         raise InputError(f"{path}: empty; --responses takes a JSONL file, one response a line")
     record, tokenizer = open_target(arguments.target)

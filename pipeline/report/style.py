@@ -41,7 +41,7 @@ details{border:1px solid var(--line);border-radius:.5rem;margin:.5rem 0;padding:
 details[open]>summary{border-bottom:1px solid var(--line);margin-bottom:.5rem}
 .facts{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:.5rem 0;font-size:.9rem}.facts dt{color:var(--soft)}.facts dd{margin:0}
 .seg{border-left:.25rem solid var(--line);padding:.1rem .6rem;margin:.35rem 0}.seg>small{color:var(--soft);display:block}
-.seg.reasoning{border-left-color:var(--c5)}.seg.content{border-left-color:var(--c1)}.seg.call_args,.seg.call_id{border-left-color:var(--c2)}
+.seg.reasoning{border-left-color:var(--c5)}.seg.content{border-left-color:var(--c1)}.seg.call_args,.seg.call_name,.seg.call_id{border-left-color:var(--c2)}
 .toks{white-space:pre-wrap;font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:.85rem;line-height:1.7}
 .toks i{font-style:normal;background:var(--t1);border-radius:.15rem}.toks i:nth-of-type(even){background:var(--t2)}
 .toks i.s{background:none;border:1px solid var(--c3);border-radius:.6rem;padding:0 .4rem;color:var(--warn);font-weight:600}

@@ -35,9 +35,9 @@ class Segment:
     """A span of `completion_ids`: [start, end)."""
 
     kind: str
-    """Text: reasoning, content, call_id, call_args. Markers: think_open, think_close, tools_open, call_open, call_args_open, call_close,
-    tools_close, end; `special` for a special token out of place, or one that plays no role. Where a format writes a call's name
-    beside its arguments (Qwen3, DeepSeek), `call_args` holds both."""
+    """Text: reasoning, content, call_id, call_name, call_args. Markers: think_open, think_close, tools_open, call_open, call_args_open,
+    call_close, tools_close, end; `special` for a special token out of place, or one that plays no role. Kimi's `call_id` holds the name
+    (`functions.name:0`), and there is no `call_name`; Qwen3 and DeepSeek write it beside the arguments (docs/reconstruction.md)."""
     start: int
     end: int
 

@@ -60,7 +60,42 @@ def test_an_answer_is_written_as_the_template_writes_it(content: str, calls: lis
     assert (row.evidence, row.status) == ("count", "accept"), row
     kinds = [span.kind for span in row.spans]
     assert kinds[-1] == "end"
-    assert kinds.count("call_open") == kinds.count("call_args") == len(calls)
+    assert kinds.count("call_open") == len(calls)
+    assert kinds.count("call_id" if target.record.chat == "kimi_k25" else "call_name") == len(calls)
+
+
+def spans(target: Target, value: dict[str, Any]) -> list[tuple[str, str]]:
+    """Kind and text of what stands in the calls of an answer, markers left out."""
+    (row,) = target.maker.rows([Job("x", value, ASKED, TOOLS)], {})
+    got = unpack(row.completion)
+    assert [token for span in row.spans for token in got[span.start : span.end]] == got
+    return [(s.kind, target.tokenizer.decode_bytes(got[s.start : s.end]).decode()) for s in row.spans if s.kind in ("call_id", "call_name", "call_args")]
+
+
+@pytest.mark.parametrize("name", ["f", "get_weather", "x.y-z", "wetter_für", "a_"])
+def test_the_name_of_a_call_has_a_span_of_its_own_where_it_stands_beside_the_arguments(name: str, target: Target) -> None:
+    calls = [call(name, '{"a": "b"}', f"functions.{name}:0")]
+    shared = {"qwen3": '",', "deepseek_v3": "\n"}.get(target.record.chat, "") if name.endswith("_") else ""  # one token with the end of the name
+    expected = {
+        "kimi_k25": [("call_id", f"functions.{name}:0"), ("call_args", '{"a": "b"}')],
+        "qwen3": [("call_args", '\n{"name": "'), ("call_name", name + shared), ("call_args", '", "arguments": {"a": "b"}}\n'.removeprefix(shared))],
+        "deepseek_v3": [("call_id", "function"), ("call_name", name + shared), ("call_args", '\n```json\n{"a": "b"}\n```'.removeprefix(shared))],
+    }[target.record.chat]
+    reasoning = "Think." if target.record.roles.think_close else None
+    rebuilt = body(reasoning, "Say.", calls, finish="tool_calls")
+    assert spans(target, rebuilt) == expected
+    (row,) = target.maker.rows([Job("x", rebuilt, ASKED, TOOLS)], {})
+    returned = body(reasoning, "Say.", calls, finish="tool_calls")
+    returned["choices"][0]["token_ids"] = unpack(row.completion)
+    assert spans(target, returned) == expected, "the same from ids that the server returned"
+
+
+@pytest.mark.parametrize("cut", ['<tool_call>\n{"name": "get_wea', '<tool_call>\n{"na', '<tool_call>\n{"arguments": {"a": 1}, "name": "f"}\n</tool_call>'])
+def test_a_call_that_is_cut_or_begins_otherwise_keeps_what_is_there(cut: str) -> None:
+    target = Target("qwen3")
+    found = spans(target, body("Think.", "Say.\n" + cut, finish="length"))
+    assert "".join(text for _, text in found) == cut.removeprefix("<tool_call>").removesuffix("</tool_call>")
+    assert [text for kind, text in found if kind == "call_name"] == (["get_wea"] if "get_wea" in cut else [])
 
 
 def test_qwen_text_that_keeps_its_seams_is_taken_as_it_is() -> None:
@@ -72,6 +107,14 @@ def test_qwen_text_that_keeps_its_seams_is_taken_as_it_is() -> None:
     (row,) = target.maker.rows([Job("x", body("Think.", "Say.", billed=len(true)), ASKED, TOOLS)], {})
     assert unpack(row.completion) == true
     assert "template_seams" in codes(row)
+
+
+@pytest.mark.parametrize("kept", ["Say.", "Say.\n"])
+def test_what_qwen_writes_before_a_call_is_there_once_whether_the_server_keeps_it_or_not(kept: str) -> None:
+    target = Target("qwen3")
+    true = target.emitted("Think.", "Say.", CALLS[:1])
+    (row,) = target.maker.rows([Job("x", body("\nThink.\n", "\n\n" + kept, CALLS[:1], billed=len(true), finish="tool_calls"), ASKED, TOOLS)], {})
+    assert (unpack(row.completion), row.evidence) == (true, "count")
 
 
 def test_raw_hermes_calls_in_content_become_special_tokens() -> None:

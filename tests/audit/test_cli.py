@@ -1,11 +1,13 @@
 """`python -m pipeline audit` on files, as a user runs it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeline.__main__ import main
+from pipeline.targets import open_target
 from pipeline.tokens import Tokenizer
 from tests.audit.rows import answer, clean_rows, write_tokens
 
@@ -45,3 +47,56 @@ def test_a_truncated_parquet_file_is_exit_code_2(tmp_path: Path, tokenizer: Toke
     assert audit(tokens, tmp_path / "out") == 2
     assert "not a whole Parquet file" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_read_is_never_written_over(tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
+    tokens = write_tokens(tmp_path / "accepted.parquet", clean_rows(tokenizer, 2))
+    before = tokens.read_bytes()
+    assert audit(tokens, tmp_path) == 2
+    assert "accepted.parquet: is read as well, and would be written over" in capsys.readouterr().err
+    assert tokens.read_bytes() == before
+
+
+def test_response_lines_that_anyone_wrote_are_joined_as_reconstruct_named_them(
+    tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [replace(row, id=name) for row, name in zip(clean_rows(tokenizer, 4), ("7", "line-2", "line-4", "c"), strict=True)]
+    tokens, responses = write_tokens(tmp_path / "tokens.parquet", rows), tmp_path / "in.jsonl"
+    said = {"usage": {"completion_tokens": 1, "cost": 0.5}, "choices": []}
+    lines = [json.dumps({"id": 7, "response": said}), json.dumps(said), '{"id": "x", "content": "\\ud83d"}', "{oops", json.dumps({"id": "c", "response": said})]
+    responses.write_text("\n".join(lines) + "\n")
+    assert audit(tokens, tmp_path / "out", "--responses", str(responses)) in (0, 1)
+    assert "in.jsonl: 2 of 5 lines are not JSON, so their rows are audited without them; line 3: " in capsys.readouterr().err
+    for name, known in (("7", True), ("line-2", True), ("line-4", False), ("c", True)):
+        main(["audit", "--target", "kimi_k25", "--tokens", str(tokens), "--responses", str(responses), "--explain", name])
+        assert ("response as received" in capsys.readouterr().out) is known, name
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"\x1f\x8bxxxx", "packed; --responses is read by position"), (b"{oops\n", "no line is JSON; line 1: ")])
+def test_responses_that_cannot_be_read_at_all_are_exit_code_2(
+    content: bytes, message: str, tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tokens = write_tokens(tmp_path / "tokens.parquet", clean_rows(tokenizer, 1))
+    (tmp_path / "in.jsonl").write_bytes(content)
+    assert audit(tokens, tmp_path / "out", "--responses", str(tmp_path / "in.jsonl")) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_values_nested_deeply_are_findings_or_text_and_never_an_exception(tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
+    deep = '{"a": ' * 900 + "1" + "}" * 900
+    record, qwen = open_target("qwen3")
+    opened, closed, end = (record.role_id(role) for role in ("call_open", "call_close", "end"))
+    ids = [*qwen.encode("Say.\n"), opened, *qwen.encode('\n{"name": "f", "arguments": ' + deep + "}\n"), closed, end]
+    (tmp_path / "qwen.jsonl").write_text(json.dumps({"id": "a", "output_ids": ids}) + "\n")
+    assert main(["audit", "--target", "qwen3", "--tokens", str(tmp_path / "qwen.jsonl"), "--out", str(tmp_path / "out")]) == 1
+    row = answer(tokenizer, "a", calls=[("f", {"a": 1})])
+    tokens, prompts, responses = write_tokens(tmp_path / "tokens.parquet", [row]), tmp_path / "prompts.jsonl", tmp_path / "responses.jsonl"
+    prompts.write_text('{"id": "a", "messages": [], "tools": [{"type": "function", "function": {"name": "f", "parameters": ' + deep + "}}]}\n")
+    responses.write_text('{"id": "a", "response": ' + deep + "}\n")
+    more = ["--prompts", str(prompts), "--responses", str(responses)]
+    assert audit(tokens, tmp_path / "out", *more) == 1
+    capsys.readouterr()
+    assert main(["audit", "--target", "kimi_k25", "--tokens", str(tokens), *more, "--explain", "a"]) == 0
+    said = capsys.readouterr().out
+    assert "the request's schema is nested too deep to be checked" in said
+    assert "response as received" in said

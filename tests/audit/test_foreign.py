@@ -211,3 +211,22 @@ def test_a_held_out_line_without_a_question_is_named(tmp_path: Path, tokenizer: 
     heldout = write_jsonl(tmp_path / "heldout.jsonl", [{"messages": []}])
     assert audit(write_tokens(tmp_path / "tokens.parquet", clean_rows(tokenizer, 1)), tmp_path / "out", "--heldout", str(heldout)) == 2
     assert "heldout.jsonl:1: no user message in it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("column", "word", "message"),
+    [
+        ("status", "maybe", r"column status has 'maybe'; needed is one of \['accept', 'flag', 'reject'\]"),
+        ("evidence", "guess", r"column evidence has 'guess'; needed is one of \['count', 'ids', 'logprobs', 'text'\]"),
+        ("segments", None, r"a tokens\.parquet without \['segments'\]"),
+    ],
+)
+def test_a_table_like_ours_with_unknown_words_or_without_a_column_is_refused(
+    column: str, word: str | None, message: str, tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    path = write_tokens(tmp_path / "tokens.parquet", clean_rows(tokenizer, 3))
+    table = pq.read_table(path)
+    words = None if word is None else pa.array(["accept" if column == "status" else None, word, word])
+    pq.write_table(table.drop_columns([column]) if words is None else table.set_column(table.schema.get_field_index(column), column, words), path)
+    with pytest.raises(InputError, match=message):
+        list(open_tokens(path)())

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from pipeline.calibrate.cli import main
+from pipeline.calibrate.simulate import Simulator
 from pipeline.errors import InputError
+from pipeline.targets import open_target
 from pipeline.tokens import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body
 
@@ -59,3 +61,26 @@ def test_an_id_that_the_target_does_not_have_is_named_with_its_line(tmp_path: Pa
 def test_a_file_without_truth_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no line has output_ids"):
         calibrate(tmp_path, [{"id": "a", "response": body("a", "b")}])
+
+
+def test_true_ids_are_never_written_over_and_lines_without_them_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    calibrate(tmp_path, [{"id": "a", "output_ids": [CLOSE, 687, END]}, {"id": "b", "output_ids": "12"}, {"id": "c"}])
+    assert "2 of 3 lines have no output_ids that are a list of ids, and are left out" in capsys.readouterr().out
+    source = tmp_path / "truth.jsonl"
+    before = source.read_bytes()
+    with pytest.raises(InputError, match="is read as well, and would be written over"):
+        main(["--target", "kimi_k25", "--truth", str(source), "--out", str(source)])
+    assert source.read_bytes() == before
+
+
+def test_a_call_of_deepseek_is_simulated_with_its_name_and_arguments(tmp_path: Path) -> None:
+    record, tokenizer = open_target("deepseek_v3")
+    opened, call, args, close, end, last = (record.role_id(role) for role in ("tools_open", "call_open", "call_args", "call_close", "tools_close", "end"))
+    said = [*tokenizer.encode("Say."), opened, call, *tokenizer.encode("function"), args, *tokenizer.encode('f\n```json\n{"a": 1}\n```'), close, end, last]
+    simulator = Simulator(record, tokenizer)
+    message = simulator.habits["text"](said, "none")["choices"][0]["message"]  # type: ignore[arg-type]
+    assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": 1}'}
+    (tmp_path / "truth.jsonl").write_text(json.dumps({"id": "a", "output_ids": said}) + "\n")
+    assert main(["--target", "deepseek_v3", "--truth", str(tmp_path / "truth.jsonl"), "--out", str(tmp_path / "report.json")]) == 0
+    simulated = json.loads((tmp_path / "report.json").read_text())["simulated"]
+    assert {name: entry["exact"] for name, entry in simulated.items()} == dict.fromkeys(simulated, 1)

@@ -84,10 +84,54 @@ def test_repeated_ids_and_rejected_rows_are_kept_and_shown(tmp_path: Path, capsy
     assert "'q: http_502: http_502: bad gateway'" in said
 
 
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
-def test_packed_files_are_read(tmp_path: Path, ending: str) -> None:
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+def test_packed_files_are_told_by_their_content(tmp_path: Path, codec: str, ending: str) -> None:
     content = json.dumps({"id": "a", "response": GOOD}).encode() + b"\n"
-    packed = gzip.compress(content) if ending == ".gz" else pa.compress(content, codec="zstd", asbytes=True)
+    packed = gzip.compress(content) if codec == "gzip" else pa.compress(content, codec="zstd", asbytes=True)
     (tmp_path / f"in.jsonl{ending}").write_bytes(packed)
     main(["--target", "kimi_k25", "--responses", str(tmp_path / f"in.jsonl{ending}"), "--out", str(tmp_path / "out.parquet")])
     assert [row["status"] for row in read_rows(tmp_path / "out.parquet", SCHEMA)] == ["accept"]
+
+
+def test_what_is_read_is_never_written_over(tmp_path: Path) -> None:
+    source, link = tmp_path / "in.jsonl", tmp_path / "link"
+    source.write_text(content := json.dumps({"id": "a", "response": GOOD}) + "\n")
+    link.hardlink_to(source)
+    for outputs in (["--out", str(source)], ["--out", str(link)], ["--out", str(tmp_path / "t"), "--summary", str(source)]):
+        with pytest.raises(InputError, match="is read as well, and would be written over"):
+            main(["--target", "kimi_k25", "--responses", str(source), *outputs])
+    with pytest.raises(InputError, match="is to be written twice"):
+        main(["--target", "kimi_k25", "--responses", str(source), "--out", str(tmp_path / "t"), "--summary", str(tmp_path / "t")])
+    assert source.read_text() == content
+    assert not (tmp_path / "t").exists()
+
+
+def test_a_table_in_place_of_responses_is_refused(tmp_path: Path) -> None:
+    rebuild(tmp_path, [json.dumps({"id": "a", "response": GOOD}).encode()])
+    with pytest.raises(InputError, match=r"tokens\.parquet: Parquet; --responses takes a JSONL file"):
+        main(["--target", "kimi_k25", "--responses", str(tmp_path / "tokens.parquet"), "--out", str(tmp_path / "out.parquet")])
+
+
+def test_values_nested_deeply_and_parts_that_are_no_text_are_rejected_rows(tmp_path: Path) -> None:
+    deep: Any = 1
+    for _ in range(900):
+        deep = {"a": deep}
+    lines = [
+        {"id": "deep", "response": body("Think.", None, [{"id": "functions.f:0", "function": {"name": "f", "arguments": deep}}], billed=8)},
+        {"id": "deeper", "response": "RAW"},
+        {"id": "part", "messages": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}], "response": GOOD},
+        {"id": "bare", "messages": [{"role": "user", "content": ["Hi"]}], "response": GOOD},
+        {"id": "text", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "response": GOOD},
+    ]
+    raw = json.dumps(body("Think.", None, [{"id": "functions.f:0", "function": {"name": "f", "arguments": "RAW"}}], billed=8))
+    written = [json.dumps(line).replace('"RAW"', raw.replace('"RAW"', "[" * 995 + "]" * 995)).encode() for line in lines]
+    rows, _ = rebuild(tmp_path, written)
+    assert [(row["id"], row["reason"]) for row in rows[1:]] == [
+        ("deeper", "tool_call_malformed"),
+        ("part", "prompt_not_rendered"),
+        ("bare", "prompt_not_rendered"),
+        ("text", None),
+    ]
+    assert rows[0]["status"] in ("flag", "reject")
+    assert any("only text can be rendered" in note for note in rows[2]["notes"])

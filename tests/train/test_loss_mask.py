@@ -30,6 +30,7 @@ KINDS = [
     "call_open",
     "call_id",
     "call_args_open",
+    "call_name",
     "call_args",
     "call_args",
     "call_close",

@@ -67,8 +67,16 @@ def tool_schema(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, call in _calls(batch):
         schema = (offered(batch.prompts[row]) or {}).get(call.name or "")
         value = parse(call.arguments)
-        if schema is not None and isinstance(value, dict) and (fault := schema_fault(orjson.dumps(schema, option=orjson.OPT_SORT_KEYS), value)):
+        if schema is not None and isinstance(value, dict) and (fault := _schema_fault(schema, value)):
             yield Complaint(row, call.arguments_position, f"arguments of {call.name!r}: {fault}")
+
+
+def _schema_fault(schema: Any, value: Any) -> str | None:
+    try:
+        written = orjson.dumps(schema, option=orjson.OPT_SORT_KEYS)
+    except orjson.JSONEncodeError:
+        return "the request's schema is nested too deep to be checked"
+    return schema_fault(written, value)
 
 
 @lru_cache(maxsize=4096)
