@@ -38,6 +38,9 @@ class Backend(Protocol):
     def encode_flat(self, text: str) -> bytes:
         """The same ids as little-endian uint32 bytes."""
 
+    def flats(self, texts: Sequence[str]) -> list[bytes]:
+        """`encode_flat` of each text."""
+
     def quick_flat(self, text: str) -> bytes:
         """The same again, unless special tokens are among the ids given."""
 
@@ -94,6 +97,10 @@ class _Splintr:
         flat: bytes = self.quick_flat(text)
         return flat if _largest(flat) < self._first_special else _pack(self.encode(text))
 
+    def flats(self, texts: Sequence[str]) -> list[bytes]:
+        found = list(map(self.quick_flat, texts))
+        return found if _largest(b"".join(found)) < self._first_special else list(map(self.encode_flat, texts))
+
     def token_bytes(self, token: int) -> bytes:
         try:
             return bytes(self._decode([token]))
@@ -125,6 +132,9 @@ class _Tiktoken:
 
     def encode_flat(self, text: str) -> bytes:
         return _pack(self.encode(text))
+
+    def flats(self, texts: Sequence[str]) -> list[bytes]:
+        return list(map(self.encode_flat, texts))
 
     quick_flat = encode_flat
 
@@ -163,6 +173,9 @@ class _Transformers:
 
     def encode_flat(self, text: str) -> bytes:
         return _pack(self.encode(text))
+
+    def flats(self, texts: Sequence[str]) -> list[bytes]:
+        return list(map(self.encode_flat, texts))
 
     quick_flat = encode_flat
 
@@ -231,6 +244,20 @@ class Tokenizer:
             return b"".join(map(self._backend.encode_flat, _cut(text, self.spec)))
         except UnicodeEncodeError as error:
             raise _not_unicode(text, error) from error
+
+    def flats(self, texts: Sequence[str]) -> list[bytes]:
+        """`encode_flat` of each text, at less than the price of asking for each.
+
+        Raises:
+            InputError: as `encode_flat`.
+
+        """
+        try:
+            if all(len(text) <= self._uncut for text in texts):
+                return self._backend.flats(texts)
+        except UnicodeEncodeError:
+            pass  # the text at fault is named below
+        return list(map(self.encode_flat, texts))
 
     def gives(self, text: str, flat: bytes) -> bool:
         """Whether `encode_flat` of a text is ``flat``, the ids of ordinary tokens; cheaper than asking for them."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.reconstruct_speed import PATTERN as KIMI_PATTERN
@@ -111,6 +111,20 @@ def test_text_comes_back_from_its_ids_and_no_marker_in_it_becomes_special(tokeni
 @given(text=texts)
 def test_flat_encoding_is_the_same_ids_as_bytes(tokenizer: Tokenizer, text: str) -> None:
     assert tokenizer.encode_flat(text) == b"".join(token.to_bytes(4, "little") for token in tokenizer.encode(text))
+
+
+@settings(deadline=None, max_examples=50)
+@given(several=st.lists(texts, max_size=4))
+@example(several=[])
+@example(several=["plain", "a marker: <|im_end|>", ""])
+@example(several=["short", "x" * 30_000])
+def test_many_texts_are_encoded_as_each_alone(tokenizer: Tokenizer, several: list[str]) -> None:
+    assert tokenizer.flats(several) == [tokenizer.encode_flat(text) for text in several]
+
+
+def test_of_many_texts_the_one_that_is_not_unicode_is_named(tokenizer: Tokenizer) -> None:
+    with pytest.raises(InputError, match="character 2 is"):
+        tokenizer.flats(["fine", "ab\ud800"])
 
 
 def test_names_that_the_library_invented_are_no_special_tokens(tokenizer: Tokenizer) -> None:

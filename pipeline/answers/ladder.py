@@ -48,7 +48,7 @@ class Rebuilder:
         """
         needed = (answer for answer in answers if not (answer.given or answer.logprobs or answer.rejects))
         plain = [text for answer in needed for text in (answer.reasoning, answer.content) if text and not self.markers.may_hold(text)]
-        return {text: self.tokenizer.encode_flat(text) for text in plain}
+        return dict(zip(plain, self.tokenizer.flats(plain), strict=True))
 
     def rebuild(self, answer: Answer, bill: Bill, habits: Habits, prompted: Prompted, ahead: Mapping[str, bytes] = NOTHING) -> Outcome:
         """Find the best ids that the evidence supports; `ahead` has the ids of some texts, as `encoded` gives them."""

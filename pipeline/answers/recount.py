@@ -22,9 +22,9 @@ UNDECIDED = frozenset({"tool_id_rewritten_by_server"})
 """Flags of readings that no count can confirm, since others cost the same."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Recount:
-    """Rungs `count` and `text` for one answer."""
+    """Rungs `count` and `text` for one answer. Not frozen: one is made for each answer, and a frozen one takes three times as long to make."""
 
     context: Context
     prompted: Prompted

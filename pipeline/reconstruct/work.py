@@ -6,7 +6,8 @@ The result does not depend on the number of processes: batches are cut by lines 
 import contextlib
 import gc
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 from typing import NamedTuple
@@ -46,15 +47,15 @@ class Plan(NamedTuple):
 def learn_habits(lines: Iterable[Line], maker: RowMaker, to_job: ToJob, kept: KeptLines | None = None) -> dict[str | None, Habits]:
     """First pass: habits of each provider, from its first rows."""
     seen: dict[str | None, Seen] = {}
-    known: tuple[bytes, ...] = ()
+    known: re.Pattern[bytes] | None = None
     for line in lines:
-        if any(mark in (line[1] or b"") for mark in known):
+        if known is not None and known.search(line[1] or b""):
             continue
         if kept is None:
             maker.observe(to_job(line), seen, SAMPLE_ROWS)
         else:
             _observe(line, maker, to_job, seen, kept)
-        known = tuple(mark for name, counts in seen.items() if name and counts.rows >= SAMPLE_ROWS for mark in _marks(name))
+        known = _named([name for name, counts in seen.items() if name and counts.rows >= SAMPLE_ROWS])
     return learn(seen)
 
 
@@ -71,10 +72,10 @@ def _observe(line: Line, maker: RowMaker, to_job: ToJob, seen: dict[str | None, 
             own.take(counts)
 
 
-def _marks(provider: str) -> tuple[bytes, bytes]:
-    """How a line names its provider, so that lines of one who is known well enough need not be parsed."""
-    name = orjson.dumps(provider)
-    return b'"provider":' + name, b'"provider": ' + name
+def _named(providers: Sequence[str]) -> re.Pattern[bytes] | None:
+    """How a line names one of these providers, so that lines of those who are known well enough need not be parsed."""
+    names = b"|".join(re.escape(orjson.dumps(name)) for name in providers)
+    return re.compile(b'"provider": ?(?:' + names + b")") if names else None
 
 
 @contextlib.contextmanager
@@ -100,7 +101,7 @@ def batches(lines: Iterator[Line], plan: Plan, tally: Tally, workers: int, kept:
             _work_by(plan)
         looked = ((Looked(chunk, None), chunk) for chunk in chunks) if kept is None else _looked(chunks, kept)
         for (chunk, found), made in where_needed(pool, _run, looked, 2 * workers):
-            fresh = None if made is None else Fresh(pa.ipc.read_record_batch(pa.py_buffer(made.buffer), SCHEMA), made.counts)
+            fresh = None if made is None else Fresh(pa.ipc.read_record_batch(made.buffer, SCHEMA), made.counts)
             if kept is None or found is None:
                 assert fresh is not None
                 batch = fresh.batch
@@ -135,7 +136,7 @@ def workers_for(size: int, wanted: int | None) -> int:
 class Made(NamedTuple):
     """Rows of some lines, as they cross to another process."""
 
-    buffer: bytes
+    buffer: pa.Buffer
     """Record batch, serialised."""
     counts: list[int]
     """Rows of each line."""
@@ -163,4 +164,4 @@ def _run(chunk: list[Line]) -> Made:
     rows = [row for rows in by_line for row in rows]
     tally = Tally()
     tally.take(len(chunk), rows)
-    return Made(record_batch(rows).serialize().to_pybytes(), [len(rows) for rows in by_line], tally)
+    return Made(record_batch(rows).serialize(), [len(rows) for rows in by_line], tally)
