@@ -177,8 +177,6 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
             needed |= {"aux_scales": ([tokens, 3], torch.float32), "last_scales": ([tokens, 1], torch.float32)}
         for tensor, (wanted, dtype) in needed.items():
             if (found := shard.shape(tensor)) != wanted:
-                raise ArtifactError(
-                    f"{shard.path}: {tensor} has shape {found}; {INDEX_NAME} and {MANIFEST} (hidden size {width}) need {wanted}: {_AGAIN}"
-                )
+                raise ArtifactError(f"{shard.path}: {tensor} has shape {found}; {INDEX_NAME} and {MANIFEST} (hidden size {width}) need {wanted}: {_AGAIN}")
             if (held := shard.dtype(tensor)) != dtype:
                 raise ArtifactError(f"{shard.path}: {tensor} is {held}; {MANIFEST} (dtype {self.manifest.dtype}) needs {dtype}: {_AGAIN}")
