@@ -11,6 +11,7 @@ import argparse
 import io
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +32,8 @@ BUILD = Path("build")
 CONFIG = BUILD / "config.json"
 GROUP = 2000
 """Rows of one folder in SpecForge's layout."""
+_WRITTEN = ("rows_*", "vocab_mapping.pt", "data-*.arrow", "state.json", "dataset_info.json", "hidden_states", "token_freq.pt")
+"""Names of what an export of either format has at its top."""
 
 
 def main(argv: list[str]) -> int:
@@ -43,17 +46,20 @@ def main(argv: list[str]) -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m pipeline export-data", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--format", choices=["specforge", "speculators"], required=True)
-    parser.add_argument("--out", type=Path, required=True, help="folder to write; replaced when it is there")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write; an earlier export there is replaced, anything else refused")
     parser.add_argument("--data", type=Path, action="append", help="folder with shards; default: build/<dataset>/hidden of each dataset in params.yaml")
     parser.add_argument("--model", type=Path, default=BUILD / "target" / "model", help="the target's weights: SpecForge stores the state after the final norm")
     parser.add_argument(
         "--loss-mask", choices=list(RULES), help="which tokens of an answer are trained on; default: train.loss_mask of the build, else all of it"
     )
-    parser.add_argument("--draft-vocab-size", type=int, default=32000, help="size of the vocabulary map for SpecForge (default 32000, or all there is)")
+    parser.add_argument("--draft-vocab-size", type=_positive, default=32000, help="size of the vocabulary map for SpecForge (default 32000, or all there is)")
     arguments = parser.parse_args(argv)
     folders = arguments.data or folders_of_build(BUILD)
     if missing := [str(folder) for folder in folders if not folder.is_dir()]:
         raise InputError(f"no hidden states in {', '.join(missing)}: run `dvc repro extract`, or name with --data the folders to export")
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise InputError(f"--data names a folder twice: {', '.join(map(str, folders))}; each row would be trained on twice")
+    check_replaceable(arguments.out)
     opened = [HiddenStates(folder) for folder in folders]
     check_one_target(opened)
     if not sum(map(len, opened)):
@@ -66,6 +72,26 @@ def main(argv: list[str]) -> int:
             count = to_speculators(out, opened, weights)
     print(f"{arguments.out}: {count:,} rows for {arguments.format}")
     return 0
+
+
+def _positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not positive")
+    return value
+
+
+def check_replaceable(out: Path) -> None:
+    """Refuse to put an export in the place of anything but an earlier one.
+
+    Raises:
+        InputError: with what is there.
+
+    """
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; --out names a folder to write")
+    there = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    if foreign := [name for name in there if not any(fnmatch(name, pattern) for pattern in _WRITTEN)]:
+        raise InputError(f"{out}: holds {', '.join(foreign[:4])}, which no export wrote and replacing it would delete; name a new or an empty folder")
 
 
 def check_one_target(opened: list[HiddenStates]) -> None:

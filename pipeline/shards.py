@@ -20,6 +20,7 @@ from pipeline.tensors import TensorFile
 
 MANIFEST = "manifest.json"
 INDEX_NAME = "index.parquet"
+_AGAIN = "delete the folder and run extract again"
 FP8_MAX = 448.0
 """Largest value of float8_e4m3fn."""
 
@@ -95,10 +96,12 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
         self.folder = folder
         self.manifest = read_model(folder / MANIFEST, Manifest)
         self.index = [_index_row(row) for row in read_rows(folder / INDEX_NAME, INDEX)]
-        self.by_id = {row.id: number for number, row in enumerate(self.index)}
+        self.by_id = self._numbers()
         of_shard: dict[str, list[IndexRow]] = {}
         for row in self.index:
             of_shard.setdefault(row.shard, []).append(row)
+        if left := {path.name for path in folder.glob("shard-*")} - set(of_shard):
+            raise ArtifactError(f"{folder}: {sorted(left)} are there, and no row of {INDEX_NAME} is in them: index and shards are of different runs; {_AGAIN}")
         self._shards = {name: TensorFile(folder / name) for name in sorted(of_shard)}
         for name, shard in self._shards.items():
             self._check(name, shard, of_shard[name])
@@ -120,7 +123,7 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
         if (found := checksum(token_ids)) != at.checksum:
             raise ArtifactError(
                 f"{self.folder / at.shard}: row {at.id!r} at {at.offset}: token ids have checksum {found[:16]}, {INDEX_NAME} says {at.checksum[:16]}: "
-                "shard and index are of different runs; delete the folder and run extract again"
+                f"shard and index are of different runs; {_AGAIN}"
             )
         aux, last = (self._states(shard, name, at.offset, stop) for name in ("aux", "last"))
         return HiddenRow(at.id, token_ids.long(), aux, last, at.prompt_length)
@@ -146,8 +149,22 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
             return stored
         return dequantize(stored, shard.rows(f"{name}_scales", start, stop))
 
+    def _numbers(self) -> dict[str, int]:
+        """Number of each id's row, after checking what the index says of a row by itself."""
+        numbers: dict[str, int] = {}
+        for number, row in enumerate(self.index):
+            at = f"{self.folder / INDEX_NAME}: row {row.id!r}"
+            if row.id in numbers:
+                raise ArtifactError(f"{at} comes twice, as number {numbers[row.id]} and {number}: {_AGAIN}")
+            if row.length < 1 or not 0 <= row.prompt_length <= row.length:
+                raise ArtifactError(f"{at} has {row.length} tokens, {row.prompt_length} of them prompt; at least 1, and 0 to {row.length} are needed: {_AGAIN}")
+            if Path(row.shard).name != row.shard:
+                raise ArtifactError(f"{at} is in {row.shard!r}; the name of a file beside the index is needed: {_AGAIN}")
+            numbers[row.id] = number
+        return numbers
+
     def _check(self, name: str, shard: TensorFile, rows: list[IndexRow]) -> None:
-        width = self.manifest.hidden_size
+        width, stored = self.manifest.hidden_size, getattr(torch, self.manifest.dtype)
         tokens = 0
         for row in sorted(rows, key=lambda row: row.offset):
             if row.offset != tokens:
@@ -155,8 +172,11 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
                     f"{self.folder / INDEX_NAME}: row {row.id!r} begins at {row.offset} of {name}, the row before it ends at {tokens}: run extract again"
                 )
             tokens += row.length
-        for tensor, wanted in {"token_ids": [tokens], "aux": [tokens, 3 * width], "last": [tokens, width]}.items():
+        needed = {"token_ids": ([tokens], torch.int32), "aux": ([tokens, 3 * width], stored), "last": ([tokens, width], stored)}
+        if stored == torch.float8_e4m3fn:
+            needed |= {"aux_scales": ([tokens, 3], torch.float32), "last_scales": ([tokens, 1], torch.float32)}
+        for tensor, (wanted, dtype) in needed.items():
             if (found := shard.shape(tensor)) != wanted:
-                raise ArtifactError(
-                    f"{shard.path}: {tensor} has shape {found}; {INDEX_NAME} and {MANIFEST} (hidden size {width}) need {wanted}: delete the folder and run extract again"
-                )
+                raise ArtifactError(f"{shard.path}: {tensor} has shape {found}; {INDEX_NAME} and {MANIFEST} (hidden size {width}) need {wanted}: {_AGAIN}")
+            if (held := shard.dtype(tensor)) != dtype:
+                raise ArtifactError(f"{shard.path}: {tensor} is {held}; {MANIFEST} (dtype {self.manifest.dtype}) needs {dtype}: {_AGAIN}")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from pipeline.artifacts import read_json, write_json
-from pipeline.errors import AerieError
+from pipeline.errors import AerieError, InputError
 from pipeline.export_data import main
 from pipeline.models import open_ends
 from pipeline.schema.target import TargetRecord
@@ -95,3 +95,34 @@ def test_a_build_is_exported_whole_or_not_at_all(build: Build, tmp_path: Path, m
     write_json(build.folder / "config.json", {"names": ["a", "c"]})
     with pytest.raises(AerieError, match=r"no hidden states in .*/c/hidden: run `dvc repro extract`"):
         main(["--format", "speculators", "--out", str(tmp_path / "out")])
+
+
+def test_an_export_replaces_an_earlier_one_and_never_anything_else(build: Build, tmp_path: Path) -> None:
+    out = export(build, "specforge", tmp_path / "out")
+    export(build, "speculators", out)
+    assert not (out / "vocab_mapping.pt").exists()
+    (out / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match=r"out: holds thesis.txt, which no export wrote"):
+        export(build, "speculators", out)
+    assert (out / "thesis.txt").read_text() == "years of work"
+    with pytest.raises(InputError, match="is a file"):
+        export(build, "speculators", out / "thesis.txt")
+
+
+def test_states_that_are_exported_are_never_replaced_by_the_export(build: Build) -> None:
+    with pytest.raises(InputError, match=r"holds index.parquet"):
+        export(build, "speculators", build.hidden("a"))
+    assert len(HiddenStates(build.hidden("a"))) == len(ROWS)
+
+
+def test_a_folder_named_twice_is_refused(build: Build, tmp_path: Path) -> None:
+    folder = str(build.hidden("a"))
+    with pytest.raises(InputError, match="names a folder twice"):
+        main(["--format", "speculators", "--out", str(tmp_path / "out"), "--data", folder, "--data", f"{folder}/."])
+
+
+@pytest.mark.parametrize("size", ["0", "-5"])
+def test_a_vocabulary_of_no_size_is_refused(tmp_path: Path, size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--format", "specforge", "--out", str(tmp_path / "out"), "--draft-vocab-size", size])
+    assert "is not positive" in capsys.readouterr().err

@@ -73,6 +73,43 @@ def test_rows_whose_ids_differ_from_the_index_are_refused_on_reading(folder: Pat
         states[1]
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"id": "long"}, "row 'long' comes twice, as number 0 and 1"),
+        ({"prompt_length": 9}, "has 8 tokens, 9 of them prompt"),
+        ({"prompt_length": -1}, "has 8 tokens, -1 of them prompt"),
+        ({"length": 0}, "has 0 tokens"),
+        ({"shard": "../hidden/shard-00000.safetensors"}, "the name of a file beside the index is needed"),
+    ],
+)
+def test_an_index_row_that_cannot_be_is_refused(folder: Path, change: dict[str, Any], said: str) -> None:
+    rewrite_index(folder, lambda rows: rows[1].update(change))
+    with pytest.raises(ArtifactError, match=said):
+        HiddenStates(folder)
+
+
+def test_a_shard_that_no_row_of_the_index_is_in_is_refused(folder: Path) -> None:
+    shutil.copy(shard(folder), folder / "shard-00007.safetensors")
+    with pytest.raises(ArtifactError, match=r"\['shard-00007.safetensors'\] are there, and no row of index.parquet"):
+        HiddenStates(folder)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("aux", torch.float16), ("last", torch.float64), ("token_ids", torch.int64)])
+def test_tensors_of_another_type_than_the_manifest_says_are_refused(folder: Path, name: str, dtype: torch.dtype) -> None:
+    tensors = load_tensors(shard(folder))
+    save_tensors(shard(folder), {**tensors, name: tensors[name].to(dtype)})
+    with pytest.raises(ArtifactError, match=rf"{name} is {dtype}; manifest.json \(dtype float32\) needs"):
+        HiddenStates(folder)
+
+
+@pytest.mark.parametrize("layer_ids", [[2, 3, 99], [5, 4, 2], [2, 2, 5], [-1, 3, 5]])
+def test_a_manifest_with_layers_that_the_target_does_not_have_is_refused(folder: Path, layer_ids: list[int]) -> None:
+    write_json(folder / "manifest.json", {**read_json(folder / "manifest.json"), "layer_ids": layer_ids})
+    with pytest.raises(ArtifactError, match=r"manifest.json: .*not three ascending ids from 0 to num_layers, which is 8"):
+        HiddenStates(folder)
+
+
 def test_states_of_another_width_than_the_manifest_says_are_refused(folder: Path) -> None:
     write_json(folder / "manifest.json", {**read_json(folder / "manifest.json"), "hidden_size": 33})
     with pytest.raises(ArtifactError, match=r"aux has shape \[134, 96\].*hidden size 33.*need \[134, 99\]"):

@@ -37,6 +37,24 @@ def load_drafter(folder: Path, embedding: torch.Tensor, target_sha256: str) -> D
     return assemble(config, load_tensors(folder / WEIGHTS), embedding, str(folder / WEIGHTS))
 
 
+def stored_vocabulary(config: DrafterConfig, tensors: dict[str, torch.Tensor], where: str) -> torch.Tensor:
+    """Token ids int64 [draft_vocab] of a checkpoint's map, which must be of the sizes that its config says.
+
+    Raises:
+        ArtifactError: a half of the map is missing, of another size or type, or does not fit the other.
+
+    """
+    needed = {"d2t": ([config.draft_vocab_size], torch.int64), "t2d": ([config.vocab_size], torch.bool)}
+    if missing := needed.keys() - tensors.keys():
+        raise ArtifactError(f"{where}: lacks {sorted(missing)}: without the map, draft id i would be taken for token i")
+    for name, (shape, dtype) in needed.items():
+        if (found := (list(tensors[name].shape), tensors[name].dtype)) != (shape, dtype):
+            raise ArtifactError(
+                f"{where}: {name} is {found[1]} {found[0]}; {CONFIG} needs {dtype} {shape}: the map is of another drafter, run `dvc repro train`"
+            )
+    return vocabulary_of(tensors["d2t"], tensors["t2d"], where)
+
+
 def assemble(config: DrafterConfig, tensors: dict[str, torch.Tensor], embedding: torch.Tensor, where: str) -> Drafter:
     """Build a drafter from its config and tensors; names and shapes must fit exactly.
 
@@ -48,9 +66,7 @@ def assemble(config: DrafterConfig, tensors: dict[str, torch.Tensor], embedding:
         raise ArtifactError(
             f"{where}: needs a target embedding of {config.vocab_size} x {config.hidden_size}; the target's is {' x '.join(map(str, embedding.shape))}"
         )
-    if missing := {"d2t", "t2d"} - tensors.keys():
-        raise ArtifactError(f"{where}: lacks {sorted(missing)}: without the map, draft id i would be taken for token i")
-    drafter = Drafter(config, embedding, vocabulary_of(tensors["d2t"], tensors["t2d"], where))
+    drafter = Drafter(config, embedding, stored_vocabulary(config, tensors, where))
     wanted = {name: list(tensor.shape) for name, tensor in drafter.state_dict().items()}
     found = {name: list(tensor.shape) for name, tensor in tensors.items()}
     if wanted != found:

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from pipeline.artifacts import read_json, read_model, write_json, write_text, writing_folder
-from pipeline.eagle3.checkpoint import CONFIG, WEIGHTS
+from pipeline.eagle3.checkpoint import CONFIG, WEIGHTS, stored_vocabulary
 from pipeline.eagle3.config import DrafterConfig
-from pipeline.eagle3.vocabulary import vocabulary_of
 from pipeline.export.card import model_card
 from pipeline.export.formats import config_for_sglang, config_for_vllm, tensors_for_sglang, tensors_for_vllm
 from pipeline.models import DTYPES
@@ -30,7 +29,7 @@ def run(config: Config, *, checkpoint: Path, eval: Path, record: Path, export: P
     target = read_model(record, TargetRecord)
     measured = read_json(eval)
     tensors = load_tensors(checkpoint / WEIGHTS)
-    vocabulary_of(tensors["d2t"], tensors["t2d"], str(checkpoint / WEIGHTS))
+    stored_vocabulary(shape, tensors, str(checkpoint / WEIGHTS))
     dtype = DTYPES[shape.training["dtype"]]
     card = model_card(shape, target, measured)
     with writing_folder(export) as folder:

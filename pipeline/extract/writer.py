@@ -13,7 +13,7 @@ from types import TracebackType
 import torch
 
 from pipeline.artifacts import read_json, remove_leftovers, write_json
-from pipeline.errors import DiskError
+from pipeline.errors import ConfigError, DiskError
 from pipeline.extract.plan import Row, ShardPlan
 from pipeline.models import DTYPES
 from pipeline.reuse.kept import Kept
@@ -99,7 +99,28 @@ class ShardWriter:
 
     def _store(self, batch: list[int], aux: torch.Tensor, last: torch.Tensor, finishes: ShardPlan | None) -> None:
         token_ids = torch.cat([self._rows[number].token_ids for number in batch])
-        self._append({"token_ids": token_ids, **_stored("aux", aux, 3, self._dtype), **_stored("last", last, 1, self._dtype)}, finishes)
+        tensors = {"token_ids": token_ids}
+        for name, state, parts in (("aux", aux, 3), ("last", last, 1)):
+            stored = _stored(name, state, parts, self._dtype)
+            checked = stored.get(f"{name}_scales", stored[name])  # a scale is as finite as what it is the scale of
+            if not (finite := torch.isfinite(checked)).all():
+                raise self._not_finite(batch, name, int((~finite).any(-1).nonzero()[0]), state)
+            tensors |= stored
+        self._append(tensors, finishes)
+
+    def _not_finite(self, batch: list[int], name: str, token: int, state: torch.Tensor) -> ConfigError:
+        """Say which row, and whether computing or storing was too narrow."""
+        values, at = state[token].float(), token
+        for number in batch:
+            row = self._rows[number]
+            if at < len(row.token_ids):
+                break
+            at -= len(row.token_ids)
+        if torch.isfinite(values).all():
+            what = f"reaches {values.abs().max():.4g}, more than {self._dtype} holds: set extract.dtype to bfloat16"
+        else:
+            what = "was computed as no finite number: set extract.compute_dtype to bfloat16 or float32, and look at the weights if it is"
+        return ConfigError(f"row {row.id!r}: the state {name!r} of token {at} {what}")
 
     def _append(self, tensors: dict[str, torch.Tensor], finishes: ShardPlan | None) -> None:
         self._parts.append(tensors)

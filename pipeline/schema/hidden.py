@@ -5,10 +5,10 @@ layer's output before the final norm) and `token_ids` is int32 [tokens]. A row i
 Stored as float8, a value is the stored number times the float32 of `aux_scales` [tokens, 3] or `last_scales` [tokens, 1].
 """
 
-from typing import Literal
+from typing import Literal, Self
 
 import pyarrow as pa
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from pipeline.schema.tokens import SCHEMA as TOKENS
 from pipeline.section import Section
@@ -46,8 +46,8 @@ class Manifest(Section):
     """Names of the modules whose input was taken, as the model's code calls them."""
     norm_name: str
     """Name of the final norm, whose input is `last`."""
-    num_layers: int
-    hidden_size: int
+    num_layers: int = Field(ge=1)
+    hidden_size: int = Field(ge=1)
     dtype: StoredDtype
     """Of `aux` and `last` as stored."""
     vocab_size: int
@@ -57,6 +57,12 @@ class Manifest(Section):
     """Who computed the states; the rest of the artifact does not depend on it."""
     engine: str | None = None
     """Name and version of the library or server that did, as it reports itself."""
+
+    @model_validator(mode="after")
+    def _names_layers_of_the_target(self) -> Self:
+        if sorted(set(self.layer_ids)) != self.layer_ids or self.layer_ids[0] < 0 or self.layer_ids[-1] > self.num_layers:
+            raise ValueError(f"layer_ids {self.layer_ids} are not three ascending ids from 0 to num_layers, which is {self.num_layers}")
+        return self
 
 
 class Stamp(Section):

@@ -67,9 +67,11 @@ def open_corpus(stamps: Path, hidden: dict[str, Path], names: list[str], target_
     read_stamps = {name: read_model(stamps / f"{name}.json", Stamp) for name in sorted(names)}
     states = {name: HiddenStates(hidden[name]) for name in sorted(names)}
     for name, dataset in states.items():
-        if len(dataset) != read_stamps[name].rows:
+        holds, said = (name, len(dataset), sum(row.length for row in dataset.index)), read_stamps[name]
+        if holds != (said.dataset, said.rows, said.tokens):
             raise ArtifactError(
-                f"{hidden[name]}: has {len(dataset)} rows; its stamp {stamps / name}.json says {read_stamps[name].rows}: run `dvc repro extract@{name}`"
+                f"{hidden[name]}: has {holds[1]} rows of {holds[2]} tokens; its stamp {stamps / name}.json says {said.rows} rows of {said.tokens} tokens "
+                f"for {said.dataset!r}: run `dvc repro extract@{name}`"
             )
     manifest = _common(states, target_sha256)
     refs = [

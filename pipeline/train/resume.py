@@ -52,7 +52,7 @@ class Progress:
 
         """
         path = self._folder / _STATE
-        facts = orjson.loads(TensorFile(path).metadata["state"]) if path.is_file() else {}
+        facts = orjson.loads(TensorFile(path).metadata.get("state", "{}")) if path.is_file() else {}
         usable = facts.get("key") == self._key  # what is not is replaced by the first save
         learner.group.agree(facts["step"] if usable else 0, learner.device)
         if not usable:

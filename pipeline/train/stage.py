@@ -28,6 +28,7 @@ from pipeline.train.data import Corpus, count_supervised, open_corpus, pack
 from pipeline.train.loop import Best, Learner, StepResult, learning_rate, load_packs, prefetched, schedule
 from pipeline.train.processes import ALONE, Processes, joined
 from pipeline.train.resume import Progress
+from pipeline.train.shape import layer_shape
 from pipeline.train.sharding import whole, whole_weights
 from pipeline.train.speaker import Speaker
 
@@ -164,25 +165,17 @@ def judge(corpus: Corpus, ends: Ends, settings: TrainSection, group: Processes =
 def drafter_config(settings: TrainSection, ends: Ends, corpus: Corpus, target: str) -> DrafterConfig:
     """Shape of the drafter: the target's, but for what the settings say."""
     text = ends.config
-    heads = settings.num_heads or int(text.num_attention_heads)
-    width = int(text.hidden_size)
-    plain = getattr(text, "kv_lora_rank", None) is None and settings.num_heads is None
-    head_dim = (getattr(text, "head_dim", None) if plain else None) or width // heads
-    if settings.num_heads and width % (2 * heads):
-        raise ConfigError(f"train.num_heads is {heads}: the target's width, {width}, must be a multiple of twice that")
-    if settings.num_kv_heads and heads % settings.num_kv_heads:
-        raise ConfigError(f"train.num_kv_heads is {settings.num_kv_heads}: the number of heads, {heads}, must be a multiple of it")
-    rope = dict(text.rope_parameters)
+    layer = layer_shape(settings, text)
     return DrafterConfig(
-        hidden_size=width,
-        intermediate_size=settings.intermediate_size or int(text.intermediate_size),
-        num_heads=heads,
-        num_kv_heads=settings.num_kv_heads or (int(text.num_key_value_heads) if plain else heads),
-        head_dim=int(head_dim),
+        hidden_size=int(text.hidden_size),
+        intermediate_size=layer.intermediate_size,
+        num_heads=layer.num_heads,
+        num_kv_heads=layer.num_kv_heads,
+        head_dim=layer.head_dim,
         vocab_size=corpus.manifest.vocab_size,
         draft_vocab_size=settings.draft_vocab_size,
-        rms_norm_eps=float(text.rms_norm_eps),
-        rope_parameters=rope,
+        rms_norm_eps=layer.rms_norm_eps,
+        rope_parameters=layer.rope_parameters,
         max_position_embeddings=int(text.max_position_embeddings),
         layer_ids=corpus.manifest.layer_ids,
         target_layers=corpus.manifest.num_layers,

@@ -73,6 +73,18 @@ def test_a_checkpoint_without_its_map_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "c", saved)
 
 
+def test_a_map_of_another_size_or_type_than_the_config_says_is_refused(tmp_path: Path) -> None:
+    saved = tensors()
+    fewer = saved["d2t"][:10] + torch.arange(10)
+    other = {"d2t": saved["d2t"][:10], "t2d": torch.zeros(300, dtype=torch.bool).index_fill_(0, fewer, value=True)}  # its halves fit each other
+    with pytest.raises(ArtifactError, match=r"d2t is torch.int64 \[10\]; config.json needs torch.int64 \[50\]"):
+        load(tmp_path / "a", saved | other)
+    with pytest.raises(ArtifactError, match=r"d2t is torch.float32 \[50\]"):
+        load(tmp_path / "b", saved | {"d2t": saved["d2t"].float()})
+    with pytest.raises(ArtifactError, match=r"t2d is torch.bool \[200\]; config.json needs torch.bool \[300\]"):
+        load(tmp_path / "c", saved | {"t2d": saved["t2d"][:200]})
+
+
 def test_a_name_that_the_config_does_not_know_and_a_wrong_shape_are_both_listed(tmp_path: Path) -> None:
     saved = {**tensors(), "midlayer.extra.weight": torch.zeros(3), "fc.weight": torch.zeros(32, 95)}
     with pytest.raises(ArtifactError, match=r"fc.weight: file \[32, 95\], config \[32, 96\]; midlayer.extra.weight: file \[3\], config None"):

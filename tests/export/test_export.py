@@ -163,3 +163,14 @@ def test_a_checkpoint_whose_map_holds_token_ids_is_not_exported(tmp_path: Path, 
             stage.Config(), checkpoint=tmp_path / "checkpoint", eval=tmp_path / "eval.json", record=tmp_path / "fingerprint.json", export=tmp_path / "export"
         )
     assert not (tmp_path / "export").exists()
+
+
+def test_a_checkpoint_without_half_of_its_map_is_not_exported(tmp_path: Path, kimi: TargetRecord) -> None:
+    drafter = random_drafter()
+    save_drafter(tmp_path / "checkpoint", drafter.config, {name: tensor for name, tensor in drafter.state_dict().items() if name != "t2d"})
+    write_json(tmp_path / "fingerprint.json", kimi)
+    write_json(tmp_path / "eval.json", MEASURED)
+    with pytest.raises(ArtifactError, match=r"lacks \['t2d'\]"):
+        stage.run(
+            stage.Config(), checkpoint=tmp_path / "checkpoint", eval=tmp_path / "eval.json", record=tmp_path / "fingerprint.json", export=tmp_path / "export"
+        )

@@ -18,6 +18,8 @@ from pipeline.artifacts import read_json, read_model, sha256_folder
 from pipeline.errors import AerieError, ConfigError, InputError
 from pipeline.extract.forward import can_pack, check_teacher, pack_attention, states
 from pipeline.extract.local import LocalBackend
+from pipeline.extract.plan import Row, ShardPlan
+from pipeline.extract.writer import ShardWriter
 from pipeline.lossmask import weights_of
 from pipeline.models import Target, capturing, find_source, open_ends, open_model, open_shape
 from pipeline.schema.hidden import Manifest, Stamp
@@ -306,3 +308,22 @@ def test_a_target_whose_logits_are_not_the_head_of_the_normed_state_is_refused(t
 def test_settings_have_no_unknown_backend() -> None:
     with pytest.raises(ValueError, match="backend"):
         extract_settings(backend="telepathy")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "said"),
+    [
+        ("float16", 7e4, r"reaches 7e\+04, more than float16 holds: set extract.dtype to bfloat16"),
+        ("float16", float("nan"), "was computed as no finite number: set extract.compute_dtype"),
+        ("float8_e4m3fn", float("inf"), "was computed as no finite number"),
+        ("float32", float("-inf"), "was computed as no finite number"),
+    ],
+)
+@pytest.mark.parametrize("name", ["aux", "last"])
+def test_states_that_are_no_finite_numbers_are_never_stored(tmp_path: Path, name: str, dtype: Any, value: float, said: str) -> None:
+    rows = [Row("first", torch.arange(3, dtype=torch.int32), 1, []), Row("second", torch.arange(4, dtype=torch.int32), 1, [])]
+    states = {"aux": torch.ones(7, 6), "last": torch.ones(7, 2)}
+    states[name][5, 1] = value
+    with pytest.raises(ConfigError, match=rf"row 'second': the state '{name}' of token 2 {said}"), ShardWriter(tmp_path, rows, dtype) as writer:
+        writer.add([0, 1], states["aux"], states["last"], ShardPlan("shard-00000.safetensors", [[0, 1]], 7))
+    assert not list(tmp_path.iterdir())

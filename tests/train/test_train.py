@@ -17,7 +17,7 @@ from pipeline.errors import AerieError, ArtifactError, ConfigError, InputError
 from pipeline.lossmask import weights_of
 from pipeline.models import open_ends
 from pipeline.schema.target import TargetRecord
-from pipeline.tensors import load_tensors
+from pipeline.tensors import load_tensors, save_tensors
 from pipeline.train import stage
 from pipeline.train.data import RowRef, open_corpus, pack, packs_of_epoch
 from pipeline.train.loop import Learner, learning_rate, load_packs, schedule
@@ -121,6 +121,13 @@ def test_a_saved_run_of_other_settings_is_not_taken_up(build: Build, tmp_path: P
     progress.step = 2
     progress.save(learner)
     assert sha256_folder(train(build, tmp_path / "x") / "checkpoint") == sha256_folder(train(build, tmp_path / "y") / "checkpoint")
+
+
+def test_a_file_without_a_saved_run_in_the_place_of_one_is_not_taken_up(build: Build, tmp_path: Path) -> None:
+    learner, _ = learner_of(build)
+    (tmp_path / ".checkpoint.partial").mkdir()
+    save_tensors(tmp_path / ".checkpoint.partial" / "state.safetensors", {"a": torch.zeros(1)})
+    assert not Progress(tmp_path / "checkpoint", "key").restore(learner)
 
 
 def test_a_saved_run_of_other_code_is_not_taken_up(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,6 +305,8 @@ def test_a_stamp_that_disagrees_with_its_folder_is_refused(tmp_path: Path, kimi:
     build = Build(tmp_path, kimi)
     build.extract(random_rows(SHAPES), "a")
     stamp = build.stamps / "a.json"
-    write_json(stamp, {**read_json(stamp), "rows": 3})
-    with pytest.raises(ArtifactError, match=r"has 24 rows; its stamp .* says 3"):
-        open_corpus_of(build, names=("a",))
+    whole = read_json(stamp)
+    for change, said in (({"rows": 3}, "says 3 rows"), ({"tokens": 5}, "of 5 tokens"), ({"dataset": "b"}, "for 'b'")):
+        write_json(stamp, {**whole, **change})
+        with pytest.raises(ArtifactError, match=rf"has 24 rows of \d+ tokens; its stamp .*{said}"):
+            open_corpus_of(build, names=("a",))
