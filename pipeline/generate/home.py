@@ -30,8 +30,9 @@ def only_writer(folder: Path, *, wait: bool, say: Callable[[str], None]) -> Iter
         raise DiskError(f"{path}: {error.strerror or error}; set {STORE_VARIABLE} to a folder on a local disk that you may write to") from error
     try:
         _take(handle, folder, wait=wait, say=say)
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, orjson.dumps({"pid": os.getpid(), "experiment": os.environ.get("DVC_EXP_NAME"), "folder": str(Path.cwd())}), 0)
+        with contextlib.suppress(OSError):  # a full disk: who holds the lock is only a hint, and the ledger says it better
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, orjson.dumps({"pid": os.getpid(), "experiment": os.environ.get("DVC_EXP_NAME"), "folder": str(Path.cwd())}), 0)
         yield
     finally:
         os.close(handle)
