@@ -5,6 +5,7 @@ from pathlib import Path
 from pipeline.artifacts import read_json, read_model, write_json, write_text, writing_folder
 from pipeline.eagle3.checkpoint import CONFIG, WEIGHTS, stored_vocabulary
 from pipeline.eagle3.config import DrafterConfig
+from pipeline.errors import ArtifactError
 from pipeline.export.card import model_card
 from pipeline.export.formats import config_for_sglang, config_for_vllm, tensors_for_sglang, tensors_for_vllm
 from pipeline.models import DTYPES
@@ -21,7 +22,7 @@ def run(config: Config, *, checkpoint: Path, eval: Path, record: Path, export: P
     """Write `sglang/`, `vllm/` and `README.md`.
 
     Raises:
-        ArtifactError: the checkpoint is damaged.
+        ArtifactError: the checkpoint or the evaluation's report is damaged.
 
     """
     del config
@@ -31,7 +32,10 @@ def run(config: Config, *, checkpoint: Path, eval: Path, record: Path, export: P
     tensors = load_tensors(checkpoint / WEIGHTS)
     stored_vocabulary(shape, tensors, str(checkpoint / WEIGHTS))
     dtype = DTYPES[shape.training["dtype"]]
-    card = model_card(shape, target, measured)
+    try:
+        card = model_card(shape, target, measured)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ArtifactError(f"{eval}: is no whole report of an evaluation ({error!r}): delete it and run `dvc repro evaluate`") from error
     with writing_folder(export) as folder:
         save_tensors(folder / "sglang" / WEIGHTS, tensors_for_sglang(tensors, dtype), {"format": "pt"})
         write_json(folder / "sglang" / CONFIG, config_for_sglang(shape, target, dtype))

@@ -174,3 +174,17 @@ def test_a_checkpoint_without_half_of_its_map_is_not_exported(tmp_path: Path, ki
         stage.run(
             stage.Config(), checkpoint=tmp_path / "checkpoint", eval=tmp_path / "eval.json", record=tmp_path / "fingerprint.json", export=tmp_path / "export"
         )
+
+
+@pytest.mark.parametrize(
+    "report", [{}, [], {**MEASURED, "datasets": []}, {**MEASURED, "acceptance_length": "long"}, {k: v for k, v in MEASURED.items() if k != "anchors"}]
+)
+def test_a_report_that_is_not_whole_is_named(tmp_path: Path, kimi: TargetRecord, report: Any) -> None:
+    drafter = random_drafter()
+    save_drafter(tmp_path / "checkpoint", drafter.config, drafter.state_dict())
+    write_json(tmp_path / "fingerprint.json", kimi)
+    write_json(tmp_path / "eval.json", report)
+    with pytest.raises(ArtifactError, match=r"eval.json: is no whole report of an evaluation"):
+        stage.run(
+            stage.Config(), checkpoint=tmp_path / "checkpoint", eval=tmp_path / "eval.json", record=tmp_path / "fingerprint.json", export=tmp_path / "export"
+        )

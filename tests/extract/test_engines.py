@@ -107,6 +107,20 @@ def cached(document: dict[str, Any]) -> None:
         document["usage"]["prompt_tokens_details"] = {"cached_tokens": 16}
 
 
+def write_a_word(document: dict[str, Any]) -> None:
+    if "meta_info" in document:
+        document["output_ids"] = ["x"]
+    else:
+        document["choices"][0]["token_ids"] = ["x"]
+
+
+def count_in_words(document: dict[str, Any]) -> None:
+    if "meta_info" in document:
+        document["meta_info"]["cached_tokens"] = "none"
+    else:
+        document["usage"]["prompt_tokens_details"] = {"cached_tokens": "none"}
+
+
 def spoil(states: torch.Tensor) -> torch.Tensor:
     states = states.clone()
     states[2, 1, 7] = torch.nan
@@ -134,6 +148,8 @@ ANSWERS: dict[str, tuple[dict[str, Any], str]] = {
     "normed": ({"bend_states": normed}, r"normed already"),
     "another layer's last": ({"bend_states": lambda s: s[:, [0, 1, 2, 0]]}, r"writes token \d+, head\(norm\(state\)\) says \d+"),
     "no states": ({"bend": lambda d: d.pop("kv_transfer_params", None) or d["meta_info"].pop("hidden_states")}, r"the answer lacks"),
+    "a word for a token": ({"bend": write_a_word}, r"ids\[0\] is 'x'; a whole number is needed"),
+    "a word for a count": ({"bend": count_in_words}, r"cached_tokens is 'none'; a whole number is needed"),
     "no ids": ({"bend": lambda d: d.get("choices", [d])[0].pop("prompt_token_ids")}, r"the answer lacks 'prompt_token_ids'"),
 }
 
@@ -168,6 +184,9 @@ def document(**changes: Any) -> bytes:
         ("vllm", {"/version": b""}, "is this a vLLM server"),
         ("vllm", {"/v1/models": document(data=[{"id": "other", "root": "org/other"}])}, "serves org/other alias other; the target is .*model"),
         ("vllm", {"/v1/models": document(data=[{"id": "served", "root": "?", "max_model_len": 20}])}, "the target is"),
+        ("vllm", {"/v1/models": document(data=["served"])}, "is this a vLLM server"),
+        ("vllm", {"/v1/models": document(data=[{"id": "served", "max_model_len": "20"}])}, "max_model_len is '20'; a whole number is needed"),
+        ("sglang", {"/v1/models": document(data=["served"])}, "is this an SGLang server"),
         ("sglang", {"/server_info": document(version="1")}, "prefix caching is on.*--disable-radix-cache"),
         ("sglang", {"/server_info": document(version="1", disable_radix_cache=True)}, "without --enable-return-aux-hidden-states"),
         ("sglang", {"/server_info": document(version="1", disable_radix_cache=True, enable_return_aux_hidden_states=True, return_aux_hidden_state_layer_ids=[2, 4, 5, 7])}, r"launched for layers \[2, 4, 5, 7\].*need \[1, 3, 4, 7\]"),

@@ -70,6 +70,28 @@ class Dialect(Protocol):
         """Read states out of what came back."""
 
 
+def whole_number(value: Any, what: str, where: str) -> int:
+    """Give a number of an engine's answer.
+
+    Raises:
+        EngineError: it is none, or no whole one.
+
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise EngineError(f"{where}: {what} is {str(value)[:80]!r}; a whole number is needed: is this the engine that extract.backend names?")
+    return value
+
+
+def whole_number_or_none(value: Any, what: str, where: str) -> int | None:
+    """Give a number that an engine may leave out.
+
+    Raises:
+        EngineError: it is there, and no whole number.
+
+    """
+    return None if value is None else whole_number(value, what, where)
+
+
 def check_answer(row: Row, answer: Answer, wanted: Wanted, *, caching: bool | None, where: str) -> None:
     """Refuse an answer that is not this row's states, whole and finite.
 

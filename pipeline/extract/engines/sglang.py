@@ -13,7 +13,7 @@ import torch
 
 from pipeline.errors import EngineError
 from pipeline.extract.config import EngineSection
-from pipeline.extract.engines.dialect import Answer, Get, Served, Wanted, launched_for
+from pipeline.extract.engines.dialect import Answer, Get, Served, Wanted, launched_for, whole_number, whole_number_or_none
 from pipeline.extract.plan import Row
 
 
@@ -32,7 +32,8 @@ class Sglang:
             names = (str(model["model_path"]), str(model.get("served_model_name") or model["model_path"]))
             engine = f"sglang {info['version']}"
             cards = orjson.loads(await get("/v1/models") or b'{"data": [{}]}')["data"]
-        except (ValueError, KeyError, TypeError) as error:
+            most = cards[0].get("max_model_len") if cards else None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise EngineError(f"{url}: /server_info and /model_info are not SGLang's ({error!r}): is this an SGLang server?") from error
         if not info.get("disable_radix_cache"):
             raise EngineError(f"{url}: prefix caching is on: launch SGLang with --disable-radix-cache (docs/extract-servers.md)")
@@ -42,7 +43,7 @@ class Sglang:
             )
         said = info.get("return_aux_hidden_state_layer_ids") or ["none named"]
         launched_for(self._wanted, said, [number - 1 for number in self._wanted.layer_ids], url)
-        return Served(engine, names, cards[0].get("max_model_len") if cards else None, caching=False)
+        return Served(engine, names, whole_number_or_none(most, "max_model_len", url), caching=False)
 
     def request(self, row: Row) -> tuple[str, dict[str, Any]]:
         """Token ids, one greedy token, and a name space of its own in the prefix cache, should there be one."""
@@ -60,12 +61,13 @@ class Sglang:
         at = f"{self._settings.url}: row {row.id!r}"
         try:
             prompt_ids, next_id, about = document["prompt_token_ids"], document["output_ids"][0], document["meta_info"]
-            prefill = about["hidden_states"][0]
-        except (KeyError, IndexError, TypeError) as error:
+            prefill, cached = about["hidden_states"][0], about.get("cached_tokens")
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise EngineError(
                 f"{at}: the answer lacks {error}: it needs prompt_token_ids, output_ids and meta_info.hidden_states: this SGLang is too old, or was launched without "
                 "--return-hidden-states-mode full (docs/extract-servers.md)"
             ) from error
+        next_id, cached = whole_number(next_id, "output_ids[0]", at), whole_number_or_none(cached, "meta_info.cached_tokens", at)
         try:
             numbers = torch.from_numpy(np.array(prefill, dtype=np.float32))
         except (ValueError, TypeError) as error:
@@ -74,4 +76,4 @@ class Sglang:
             numbers = numbers.unflatten(1, (-1, self._wanted.hidden_size))
         narrow = numbers.to(self._wanted.dtype)
         same = torch.equal(torch.nan_to_num(narrow.float()), torch.nan_to_num(numbers))
-        return Answer((("the answer", prompt_ids),), narrow if same else numbers, int(next_id), about.get("cached_tokens"))
+        return Answer((("the answer", prompt_ids),), narrow if same else numbers, next_id, cached)

@@ -14,7 +14,7 @@ import torch
 
 from pipeline.errors import ArtifactError, EngineError
 from pipeline.extract.config import EngineSection
-from pipeline.extract.engines.dialect import Again, Answer, Get, Served, Wanted, launched_for
+from pipeline.extract.engines.dialect import Again, Answer, Get, Served, Wanted, launched_for, whole_number, whole_number_or_none
 from pipeline.extract.plan import Row
 from pipeline.tensors import TensorFile
 
@@ -40,7 +40,7 @@ class Vllm:
             engine = f"vllm {orjson.loads(version or b'')['version']}"
             card = orjson.loads(models or b"")["data"][0]
             names = (str(card["id"]), str(card.get("root") or card["id"]))
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise EngineError(f"{self._settings.url}: /version and /v1/models are not vLLM's ({error!r}): is this a vLLM server?") from error
         metrics = _CACHING.search(await get("/metrics") or b"")
         caching = None if metrics is None else metrics[1] == b"True"
@@ -49,7 +49,7 @@ class Vllm:
         layers = _LAYERS.search(await get("/server_info?config_format=json") or b"")
         said = None if layers is None else [int(number) for number in re.findall(rb"\d+", layers[1])]
         launched_for(self._wanted, said, list(self._wanted.layer_ids), self._settings.url)
-        return Served(engine, names, card.get("max_model_len"), caching)
+        return Served(engine, names, whole_number_or_none(card.get("max_model_len"), "max_model_len", self._settings.url), caching)
 
     def request(self, row: Row) -> tuple[str, dict[str, Any]]:
         """Token ids as the prompt, and one greedy token: the engine makes no request without."""
@@ -63,12 +63,13 @@ class Vllm:
             choice = document["choices"][0]
             prompt_ids, next_id = choice["prompt_token_ids"], choice["token_ids"][0]
             named = document["kv_transfer_params"]["hidden_states_path"]
-            details = (document.get("usage") or {}).get("prompt_tokens_details") or {}
-        except (KeyError, IndexError, TypeError) as error:
+            cached = ((document.get("usage") or {}).get("prompt_tokens_details") or {}).get("cached_tokens")
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise EngineError(
                 f"{at}: the answer lacks {error}: it needs choices[0].prompt_token_ids and token_ids (return_token_ids) and kv_transfer_params.hidden_states_path: "
                 "launch vLLM with the extract_hidden_states method and its connector (docs/extract-servers.md)"
             ) from error
+        next_id, cached = whole_number(next_id, "choices[0].token_ids[0]", at), whole_number_or_none(cached, "cached_tokens", at)
         path = self.locate(named, at)
         try:
             states, ids = await asyncio.to_thread(self._read, path, len(row.token_ids), at)
@@ -77,7 +78,7 @@ class Vllm:
                 for used in (path, lock_of(path)):
                     with contextlib.suppress(OSError):
                         used.unlink()
-        return Answer((("the answer", prompt_ids), (path.name, ids)), states, int(next_id), details.get("cached_tokens"))
+        return Answer((("the answer", prompt_ids), (path.name, ids)), states, next_id, cached)
 
     def locate(self, named: Any, at: str) -> Path:
         """Place on this machine of a file as the server names it.
