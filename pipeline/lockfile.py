@@ -46,7 +46,8 @@ def parse_lock(content: bytes, where: str) -> dict[str, Entry]:
                 outs={item["path"]: item["md5"] for item in entry.get("outs", [])},
                 params={file: dict(values) for file, values in entry.get("params", {}).items()},
             )
-            if odd := [text for text in (name, found.cmd, *found.deps, *found.deps.values(), *found.outs, *found.outs.values()) if not isinstance(text, str)]:
+            texts: list[Any] = [name, found.cmd, *found.deps, *found.deps.values(), *found.outs, *found.outs.values()]
+            if odd := [text for text in texts if not isinstance(text, str)]:
                 raise TypeError(f"{odd[0]!r} where a text belongs")
             entries[name] = found
         except (KeyError, TypeError, ValueError, AttributeError) as error:
