@@ -207,9 +207,22 @@ def build_config(params: Params) -> BuildConfig:
         if isinstance(dataset, dict):
             dataset["audit"] = dataset.get("audit") or {}
     config = validate({**tree, "names": names, "inputs": {}}, choices, params.overrides)
-    inputs = {name: _digest(config.datasets[name].prompts.path, f"datasets.{name}.prompts.path", hub=True) for name in names}
-    inputs["evaluate"] = _digest(config.evaluate.path, "evaluate.path", hub=False)
-    return config.model_copy(update={"inputs": inputs})
+    return config.model_copy(update={"inputs": _inputs(config)})
+
+
+def _inputs(config: BuildConfig) -> dict[str, str | None]:
+    """Digest of every prompt file."""
+    files = {name: (dataset.prompts.path, f"datasets.{name}.prompts.path") for name, dataset in config.datasets.items()}
+    files["evaluate"] = (config.evaluate.path, "evaluate.path")
+    inputs, faults = dict[str, str | None](), list[str]()
+    for name, (path, where) in files.items():
+        try:
+            inputs[name] = _digest(path, where, hub=name != "evaluate")
+        except ConfigError as error:
+            faults.append(str(error))
+    if faults:
+        raise ConfigError("\n  ".join(faults if len(faults) == 1 else [f"{len(faults)} prompt files cannot be used:", *faults]))
+    return inputs
 
 
 def _as_yaml(config: BuildConfig) -> str:

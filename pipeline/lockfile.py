@@ -40,12 +40,16 @@ def parse_lock(content: bytes, where: str) -> dict[str, Entry]:
     entries = {}
     for name, entry in raw_stages(content, where).items():
         try:
-            entries[name] = Entry(
+            found = Entry(
                 cmd=entry["cmd"],
                 deps={item["path"]: item["md5"] for item in entry.get("deps", [])},
                 outs={item["path"]: item["md5"] for item in entry.get("outs", [])},
                 params={file: dict(values) for file, values in entry.get("params", {}).items()},
             )
+            texts: list[Any] = [name, found.cmd, *found.deps, *found.deps.values(), *found.outs, *found.outs.values()]
+            if odd := [text for text in texts if not isinstance(text, str)]:
+                raise TypeError(f"{odd[0]!r} where a text belongs")
+            entries[name] = found
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"{where}: the entry of stage {name!r} is not what DVC writes ({error!r}); delete the entry and run `dvc repro`") from error
     return entries

@@ -178,6 +178,14 @@ def test_an_override_that_names_nothing_is_quoted_with_what_there_is(project: Pa
     assert "To append" not in found
 
 
+def test_all_prompt_files_that_are_missing_are_named_at_once(project: Path) -> None:
+    (project / "data/code.jsonl").unlink()
+    (project / "data/heldout.jsonl").unlink()
+    found = mistake()
+    assert "datasets.code.prompts.path is 'data/code.jsonl', and there is no such file" in found
+    assert "evaluate.path is 'data/heldout.jsonl', and there is no such file" in found
+
+
 def test_an_empty_file_lacks_its_section(project: Path) -> None:
     (project / "conf/train/default.yaml").write_text("# nothing yet\n")
     assert "train.algorithm: Field required  [conf/train/default.yaml]" in mistake()

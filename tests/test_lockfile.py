@@ -57,6 +57,8 @@ def test_an_empty_lock_has_no_entries_and_a_missing_one_is_none(tmp_path: Path) 
         (b"schema: '2.0'\nstages: [a]\n", "expected DVC's schema"),
         (GOOD.replace(b"    cmd: python -m pipeline audit code\n", b""), "the entry of stage 'audit@code'"),
         (GOOD.replace(b"md5: aa", b"md6: aa"), "the entry of stage 'audit@code'"),
+        (GOOD.replace(b"md5: bb", b"md5: [1]"), "the entry of stage 'audit@code'"),
+        (GOOD.replace(b"audit@code:", b"7:"), "the entry of stage 7"),
     ],
 )
 def test_a_broken_lock_is_refused_with_what_to_do(content: bytes, says: str) -> None:

@@ -23,13 +23,23 @@ _FORMATS: dict[str, Callable[[Difference, int], str]] = {
 }
 
 
+def _at_least(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be {least} or more; found {text}")
+        return value
+
+    return number
+
+
 def _arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m pipeline diff", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("revisions", nargs="*", metavar="REV", help="REV, REV REV2, A..B or A...B; default: HEAD against the working tree")
     parser.add_argument("--format", choices=sorted(_FORMATS), default="md", help="md fits a pull request's comment; default: %(default)s")
     parser.add_argument("--out", type=Path, help="file to write; default: standard output")
-    parser.add_argument("--examples", type=int, default=10, metavar="N", help="changed rows shown of each dataset; default: %(default)s")
-    parser.add_argument("--limit", type=int, default=markdown.LIMIT, metavar="N", help="characters of the Markdown at most; default: %(default)s")
+    parser.add_argument("--examples", type=_at_least(0), default=10, metavar="N", help="changed rows shown of each dataset; default: %(default)s")
+    parser.add_argument("--limit", type=_at_least(1000), default=markdown.LIMIT, metavar="N", help="characters of the Markdown at most; default: %(default)s")
     parser.add_argument("--no-fetch", action="store_true", help="do not bring missing data from the DVC remote into the cache")
     parser.add_argument("--need-data", action="store_true", help="exit 2 when a version's rows are nowhere to be had, instead of comparing only what git holds")
     return parser.parse_args(argv)
@@ -56,7 +66,7 @@ def main(argv: list[str]) -> None:
 
     """
     arguments = _arguments(argv)
-    found = difference_of(arguments.revisions, examples=max(0, arguments.examples), fetch=not arguments.no_fetch)
+    found = difference_of(arguments.revisions, examples=arguments.examples, fetch=not arguments.no_fetch)
     text = _FORMATS[arguments.format](found, arguments.limit)
     if arguments.out is None:
         sys.stdout.write(text)

@@ -46,6 +46,8 @@ def git(*arguments: str, stdin: bytes | None = None) -> bytes:
         done = subprocess.run(["git", *arguments], input=stdin, capture_output=True, check=False)
     except OSError as error:
         raise InputError(f"git cannot be started: {error}; versions are compared through git, so install it") from error
+    if b"not a git repository" in done.stderr:
+        raise InputError("this folder is in no git repository, and versions are commits: run this in a clone")
     if done.returncode:
         raise InputError(f"git {' '.join(arguments[:3])}: {done.stderr.decode('utf-8', 'replace').strip()}")
     return done.stdout
@@ -79,12 +81,23 @@ def parse_range(arguments: list[str]) -> tuple[str, str | None]:
     only = arguments[0] if arguments else "HEAD"
     if "..." in only:
         left, _, right = only.partition("...")
-        base = git("merge-base", commit_of(left or "HEAD"), commit_of(right or "HEAD")).decode().strip()
-        return base, right or "HEAD"
+        return _fork_point(left or "HEAD", right or "HEAD"), right or "HEAD"
     if ".." in only:
         left, _, right = only.partition("..")
         return left or "HEAD", right or "HEAD"
     return only, None
+
+
+def _fork_point(left: str, right: str) -> str:
+    """Commit at which two revisions parted."""
+    commits = commit_of(left), commit_of(right)
+    try:
+        return git("merge-base", *commits).decode().strip()
+    except InputError as error:
+        raise InputError(
+            f"{left} and {right} have no commit in common, so there is no place where one left the other; "
+            f"a shallow clone needs `git fetch --unshallow`, and `python -m pipeline diff {left} {right}` compares the two as they are"
+        ) from error
 
 
 class Revision:

@@ -127,6 +127,8 @@ def test_a_remote_that_lacks_it_is_named(workspace: InstantBuild, tmp_path: Path
         (["--", "-x"], "no revision '-x'"),
         (["a", "b", "c"], "compare what with what?"),
         (["a..b", "c"], "compare what with what?"),
+        (["--examples", "-3"], "must be 0 or more; found -3"),
+        (["--limit", "0"], "must be 1000 or more; found 0"),
     ],
 )
 def test_a_revision_that_does_not_exist_is_named(history: InstantBuild, arguments: list[str], says: str) -> None:
@@ -156,6 +158,13 @@ def test_a_commit_before_the_first_build_is_named(workspace: InstantBuild) -> No
     done = workspace.python("diff", "empty", first, check=False)
     assert done.returncode == 2
     assert "has no build/config.json" in done.stderr
+    done = workspace.python("diff", "empty...main", check=False)
+    assert done.returncode == 2
+    assert "empty and main have no commit in common" in done.stderr
+    shutil.rmtree(workspace.root / ".git")
+    done = workspace.python("diff", check=False)
+    assert done.returncode == 2
+    assert "no git repository" in done.stderr
 
 
 def test_all_formats_are_written_to_a_file(workspace: InstantBuild) -> None:
