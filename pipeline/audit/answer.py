@@ -34,11 +34,13 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """A count of tokens; none is larger than what tokens.parquet can hold."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else None
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None
+    """A cost or a time; beyond the largest whole number of a float there is none, and their sums stay finite."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None
 
 
 def _text(value: Any) -> str | None:

@@ -25,6 +25,6 @@ def read_latencies(path: Path) -> Latencies:
         if not isinstance(line, dict):
             raise InputError(f"{path}:{number}: needed is an object with `provider` and `seconds`; found {str(line)[:80]!r}")
         provider, seconds = line.get("provider"), line.get("seconds")
-        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and seconds >= 0:
+        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < 1 << 53:
             found.setdefault(provider if isinstance(provider, str) and provider else "unknown", array("d")).append(seconds * 1000)
     return {name: np.array(values, dtype=np.float64) for name, values in sorted(found.items())}

@@ -100,3 +100,36 @@ def test_values_nested_deeply_are_findings_or_text_and_never_an_exception(tmp_pa
     said = capsys.readouterr().out
     assert "the request's schema is nested too deep to be checked" in said
     assert "response as received" in said
+
+
+@pytest.mark.parametrize("target", ["kimi_k25", "qwen3", "deepseek_v3"])
+def test_rows_that_reconstruct_makes_pass_in_every_chat_format(target: str, tmp_path: Path) -> None:
+    record, _ = open_target(target)
+    reasoning = "Think of {}." if record.roles.think_close else ""
+    tool = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+    lines = []
+    for number in range(24):
+        call = {"id": f"functions.get_time:{0}", "type": "function", "function": {"name": "get_time", "arguments": json.dumps({"a": number})}}
+        message = {"role": "assistant", "reasoning": reasoning.format(number), "content": f"Number {number}.", "tool_calls": [call] if number % 2 else None}
+        response = {"choices": [{"index": 0, "finish_reason": "tool_calls" if number % 2 else "stop", "message": message}]}
+        asked = [{"role": "user", "content": f"Say {number}"}]
+        lines.append({"id": f"r{number}", "messages": asked, "tools": [tool], "response": response})
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main(["reconstruct", "--target", target, "--responses", str(source), "--out", str(tmp_path / "tokens.parquet")]) == 0
+    main(["audit", "--target", target, "--tokens", str(tmp_path / "tokens.parquet"), "--prompts", str(source), "--out", str(tmp_path / "out")])
+    checks = json.loads((tmp_path / "out" / "summary.json").read_bytes())["checks"]
+    assert {name: check["rows"] for name, check in checks.items() if check["severity"] == "error" and check["rows"]} == {}
+
+
+@pytest.mark.parametrize("huge", [2**31, 2**63, 2**64 - 1])
+def test_numbers_that_no_answer_has_are_not_believed(huge: int, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    rows = clean_rows(tokenizer, 3)
+    usage = {"prompt_tokens": huge, "completion_tokens": huge, "completion_tokens_details": {"reasoning_tokens": huge}, "cost": 1e308}
+    lines = [{"id": row.id, "latency_ms": 1e308, "response": {"usage": usage}} for row in rows]
+    tokens, responses = write_tokens(tmp_path / "tokens.parquet", rows), tmp_path / "responses.jsonl"
+    responses.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert audit(tokens, tmp_path / "out", "--responses", str(responses)) == 1
+    summary = (tmp_path / "out" / "summary.json").read_text()
+    assert "Infinity" not in summary
+    assert str(huge) not in summary

@@ -17,7 +17,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """C0 without tab, line feed and carriage return; DEL; C1."""
 _REPLACEMENT = re.compile("\ufffd")
 
-STRUCTURAL = {"think_close", "tools_open", "call_open", "call_args_open", "call_close", "tools_close", "end"}
+STRUCTURAL = {"think_open", "think_close", "tools_open", "call_open", "call_args_open", "call_close", "tools_close", "end"}
 """Kinds of segment that are exactly one special token."""
 
 
