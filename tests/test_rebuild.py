@@ -159,31 +159,39 @@ def leaves(value: Any, where: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
         yield where
 
 
-def test_every_composed_value_is_an_input_of_the_stages_that_are_given_it_and_of_no_other(built: Workspace) -> None:
+def given(dotted: str) -> frozenset[str]:
+    """Stages whose declared keys hold a value."""
+    found = set()
+    for stage in STAGES:
+        for dataset in DATASETS if stage.per_dataset else ("",):
+            keys = [key.format(d=dataset) for key in stage.keys.values()]
+            if any(dotted == key or dotted.startswith(f"{key}.") for key in keys):
+                found.add(f"{stage.name}@{dataset}" if dataset else stage.name)
+    return frozenset(found)
+
+
+def test_composed_values_are_inputs_of_the_stages_that_are_given_them_and_of_no_other(built: Workspace) -> None:
     """The runner hands a stage only its declared keys, so a value may make stale those stages and must not miss one."""
     path = built.root / "build/config.json"
     before = path.read_bytes()
-    composed = json.loads(before)
-    for leaf in leaves(composed):
-        dotted = ".".join(leaf)
-        expected = set()
-        for stage in STAGES:
-            for dataset in DATASETS if stage.per_dataset else ("",):
-                keys = [key.format(d=dataset) for key in stage.keys.values()]
-                if any(dotted == key or dotted.startswith(f"{key}.") for key in keys):
-                    expected.add(f"{stage.name}@{dataset}" if dataset else stage.name)
-        changed = json.loads(before)
-        holder = changed
-        for part in leaf[:-1]:
-            holder = holder[part]
-        holder[leaf[-1]] = ["planted"]
-        try:
-            path.write_text(json.dumps(changed))
-            with Repo(str(built.root)) as repo:
-                found = set(repo.status()) - {"compose"}
-        finally:
-            path.write_bytes(before)
-        assert found == expected, f"a change of {dotted}"
+    alike: dict[frozenset[str], list[tuple[str, ...]]] = {}
+    for leaf in leaves(json.loads(before)):
+        alike.setdefault(given(".".join(leaf)), []).append(leaf)
+    assert len(alike) > 20
+    for expected, listed in alike.items():
+        for leaf in {listed[0], listed[len(listed) // 2], listed[-1]}:  # asking DVC takes a second, and it tells keys apart, not the leaves below them
+            changed = json.loads(before)
+            holder = changed
+            for part in leaf[:-1]:
+                holder = holder[part]
+            holder[leaf[-1]] = ["planted"]
+            try:
+                path.write_text(json.dumps(changed))
+                with Repo(str(built.root)) as repo:
+                    found = set(repo.status()) - {"compose"}
+            finally:
+                path.write_bytes(before)
+            assert found == expected, f"a change of {'.'.join(leaf)}"
 
 
 def test_a_planted_change_in_each_module_makes_stale_exactly_the_stages_that_can_load_it(built: Workspace) -> None:
