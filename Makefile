@@ -37,12 +37,12 @@ build: $(READY) ## run the pipeline (dvc repro), then show what came out
 test: $(READY) ## lint, types, every test
 	ruff check . && ruff format --check .
 	mypy
-	python -m pytest -n auto --dist loadfile
+	python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 check: $(READY) ## the quick part: lint, types, unit tests
 	ruff check . && ruff format --check .
 	mypy
-	python -m pytest -n auto --dist loadfile -m 'not slow'
+	python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 bench: $(READY) ## run the benchmarks; results go to benchmarks/results/
 	python -m benchmarks
