@@ -423,5 +423,5 @@ IMAGE = {"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}
 
 def test_a_prompt_that_cannot_be_rendered_is_refused_in_words(kimi: TargetRecord, tokenizer: Tokenizer) -> None:
     messages = [{"role": "user", "content": [IMAGE]}]
-    with pytest.raises(InputError, match="the prompt cannot be rendered"):
+    with pytest.raises(InputError, match="only text can be rendered"):
         PromptRenderer(kimi, tokenizer).render(messages)
