@@ -1,6 +1,7 @@
 """Shared by all tests: the real Kimi-K2.5 vocabulary, the shared cases where they are there, and no network but loopback."""
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from tests.stand_in import StandIn
 
 SHARED = ROOT.parent / "shared"
+SHARE = 1 if os.environ.get("AERIE_TESTS") == "all" else 5
+"""Of the longest series every so many members are tried; with AERIE_TESTS=all every one."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

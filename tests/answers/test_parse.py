@@ -10,6 +10,7 @@ from pipeline.answers.lines import Job
 from pipeline.answers.parse import bill_of, parse_body
 from pipeline.answers.rows import RowMaker
 from tests.answers.build import body, call
+from tests.conftest import SHARE
 
 
 @pytest.mark.parametrize(
@@ -186,4 +187,4 @@ def test_no_mutated_body_raises(maker: RowMaker) -> None:
 
 @pytest.mark.slow
 def test_no_mutated_body_of_a_hundred_thousand_raises(maker: RowMaker) -> None:
-    fuzz(maker, 100_000, 2)
+    fuzz(maker, 100_000 // SHARE, 2)

@@ -31,6 +31,7 @@ from tests.audit.rows import (
     complaints,
 )
 from tests.audit.test_structure import SEVEN, spoiled
+from tests.conftest import SHARE
 
 WEATHER = {
     "type": "function",
@@ -416,4 +417,4 @@ def clean_rows_are_silent(context: Context, tokenizer: Tokenizer, count: int, na
 
 @pytest.mark.slow
 def test_ten_thousand_clean_rows_raise_no_alarm(context: Context, tokenizer: Tokenizer) -> None:
-    clean_rows_are_silent(context, tokenizer, 10_000, list(CHECKS))
+    clean_rows_are_silent(context, tokenizer, 10_000 // SHARE, list(CHECKS))

@@ -8,6 +8,7 @@ import pytest
 from pipeline.reuse.kept import Kept
 from pipeline.schema.target import TargetRecord
 from pipeline.tokens import Tokenizer
+from tests.conftest import SHARE
 from tests.reuse.world import World, killed_after, make_small_target, quicken, spoil
 
 SEQUENCES, GROUPS = 200, 4
@@ -19,7 +20,7 @@ def small(tmp_path_factory: pytest.TempPathFactory, kimi: TargetRecord) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", range(GROUPS))
+@pytest.mark.parametrize("group", range(GROUPS // min(SHARE, GROUPS)))
 def test_after_any_edits_an_incremental_build_writes_what_a_clean_one_writes(
     group: int, small: Path, tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
