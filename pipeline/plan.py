@@ -10,7 +10,6 @@ from typing import Any
 from rich.console import Console
 
 from pipeline.artifacts import to_json
-from pipeline.columns import plain_table
 from pipeline.compose import BUILD, build_config, read_params
 from pipeline.errors import ConfigError
 from pipeline.generate import ledger
@@ -25,6 +24,7 @@ from pipeline.prompts.stage import Config as PromptsConfig
 from pipeline.prompts.stage import run as make_prompts
 from pipeline.providers import listed
 from pipeline.settings import BuildConfig
+from pipeline.terminal import plain_table
 
 MODEL = Path("build/target/model")
 

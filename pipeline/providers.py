@@ -7,13 +7,13 @@ from rich.console import Console
 from rich.text import Text
 
 from pipeline.artifacts import to_json
-from pipeline.columns import plain_table
 from pipeline.compose import build_config, read_params
 from pipeline.generate.config import ProviderSection
 from pipeline.generate.policy import Admission, Endpoint, admit, parse_endpoints
 from pipeline.generate.request import Asker
 from pipeline.generate.server import endpoints_document
 from pipeline.settings import BuildConfig
+from pipeline.terminal import plain_table
 
 
 def listed(section: ProviderSection) -> Any:

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.artifacts import read_json
-from pipeline.columns import plain_table
 from pipeline.errors import ArtifactError
+from pipeline.terminal import plain_table
 
 BUILD = Path("build")
 EVIDENCE = ("ids", "logprobs", "count", "text")

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.artifacts import read_jsonl, write_jsonl
-from pipeline.columns import plain_table
 from pipeline.compose import build_config, read_params
 from pipeline.errors import ArtifactError
 from pipeline.generate import ledger
 from pipeline.generate.home import only_writer
 from pipeline.generate.money import to_usd
 from pipeline.home import STORE_VARIABLE, store_folder
+from pipeline.terminal import plain_table
 
 _DAY = 86400.0
 

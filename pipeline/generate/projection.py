@@ -100,7 +100,7 @@ def line(prompt_id: str, key: str, found: Attempt | None) -> bytes:
     if found is None:
         return _head(prompt_id, key, None, None, {"kind": "not_asked", "message": "no request was sent: the budget or the run ended first"}) + b"null}"
     raw = payload(found.body) if found.body is not None else b""
-    document = _strict(raw)
+    document = object_of(raw)
     error = None if found.answered else {"kind": found.kind or "unknown", "message": found.message or ""}
     head = _head(prompt_id, key, found, document, error)
     if document is not None:
@@ -111,7 +111,8 @@ def line(prompt_id: str, key: str, found: Attempt | None) -> bytes:
     return head + b"null" + _RESPONSE_BASE64 + b'"' + base64.b64encode(found.body) + b'"}'
 
 
-def _strict(raw: bytes) -> dict[str, Any] | None:
+def object_of(raw: bytes) -> dict[str, Any] | None:
+    """Parse a JSON object; None for anything else."""
     try:
         document = orjson.loads(raw)
     except orjson.JSONDecodeError:

@@ -14,7 +14,7 @@ from pipeline.artifacts import read_lines
 from pipeline.conversation import show
 from pipeline.generate.ledger import answered, next_attempt
 from pipeline.generate.money import amount, billed_tokens, to_pico
-from pipeline.generate.projection import RESPONSE
+from pipeline.generate.projection import RESPONSE, object_of
 from pipeline.generate.source import CHUNK
 from pipeline.generate.timing import read_timings
 from pipeline.schema.timings import Timing
@@ -50,16 +50,8 @@ class Restored:
 
 def body_of(text: bytes) -> bytes | None:
     """Bytes of the response in a line that `projection.line` wrote; None when there is no answer in it, or another program wrote it."""
-    row = _row(text)
+    row = object_of(text)
     return None if row is None else _body(row, text)
-
-
-def _row(text: bytes) -> dict[str, Any] | None:
-    try:
-        row = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    return row if isinstance(row, dict) else None
 
 
 def _body(row: dict[str, Any], text: bytes) -> bytes | None:
@@ -84,14 +76,14 @@ def restore(path: Path, timings: Path, db: sqlite3.Connection) -> Restored:
 
 def keys_of(path: Path) -> frozenset[str]:
     """Keys of the answers that `restore` would find in a `responses.jsonl`."""
-    rows = ((_row(text), text) for _, text in read_lines(path))
+    rows = ((object_of(text), text) for _, text in read_lines(path))
     return frozenset(row["key"] for row, text in rows if row is not None and _body(row, text) is not None and is_key(row.get("key")))
 
 
 def _restore_chunk(path: Path, chunk: list[tuple[tuple[int, bytes], Timing | None]], db: sqlite3.Connection, found: Restored) -> None:
     fresh: dict[str, tuple[str, dict[str, Any], bytes, Timing | None]] = {}
     for (number, text), timing in chunk:
-        row = _row(text)
+        row = object_of(text)
         body = None if row is None else _body(row, text)
         if row is not None and body is not None and is_key(row.get("key")):
             fresh[row["key"]] = (f"{path}:{number}", row, body, timing)

@@ -20,7 +20,7 @@ def small(tmp_path_factory: pytest.TempPathFactory, kimi: TargetRecord) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", range(GROUPS // min(SHARE, GROUPS)))
+@pytest.mark.parametrize("group", range(-(-GROUPS // SHARE)))
 def test_after_any_edits_an_incremental_build_writes_what_a_clean_one_writes(
     group: int, small: Path, tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
