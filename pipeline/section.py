@@ -1,9 +1,10 @@
 """The base of every configuration section and of every small document that stages exchange."""
 
 import re
-from typing import Any
+from typing import Annotated, Any
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
 _CREDENTIALS = re.compile(r"(://)[^/\s]*@|(://[^\s?]*\?)[^\s'\"]+")
 
@@ -12,6 +13,19 @@ class Section(BaseModel):
     """Frozen, closed (an unknown key is a mistake), validated; write a docstring under each field."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+def _plain(url: str) -> str:
+    if not url.startswith(("http://", "https://")) or any(letter in "@?#" or letter.isspace() for letter in url):
+        raise ValueError("must start with http:// or https:// and hold neither credentials nor a query: the key belongs into the environment")
+    parts = urlsplit(url)
+    if not parts.hostname or parts.port == 0:  # both raise ValueError where the address is malformed
+        raise ValueError("names no host and port, as http://127.0.0.1:8000/v1 does")
+    return url.rstrip("/")
+
+
+Address = Annotated[str, AfterValidator(_plain)]
+"""A server's address, without a slash at its end, and without anything secret in it."""
 
 
 def mistake(error: Any) -> str:

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.schema.hidden import BackendName, StoredDtype
-from pipeline.section import Section
+from pipeline.section import Address, Section
 
 
 class ExtractSection(Section):
@@ -43,7 +43,7 @@ class ExtractSection(Section):
 class EngineSection(Section):
     """Where the server is and how hard to press it. Nothing here decides what is stored, so a change extracts nothing anew."""
 
-    url: str
+    url: Address
     """Root of the server, such as http://127.0.0.1:8000."""
     model: str | None = None
     """What the server calls the target; null: as conf/target does."""
@@ -66,10 +66,8 @@ class EngineSection(Section):
 
     @field_validator("url")
     @classmethod
-    def _is_plain(cls, url: str) -> str:
-        if not url.startswith(("http://", "https://")) or "@" in url or "?" in url:
-            raise ValueError("must start with http:// or https:// and hold neither credentials nor a query: the key belongs into the environment")
-        return url.rstrip("/").removesuffix("/v1")
+    def _root(cls, url: str) -> str:
+        return url.removesuffix("/v1")
 
 
 def engine_fault(extract: ExtractSection, engine: EngineSection | None) -> str | None:

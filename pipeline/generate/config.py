@@ -1,12 +1,11 @@
 """`datasets.<name>.sampling`, the budgets, and `provider`."""
 
 from typing import Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.generate.extra import model_objection, objections
-from pipeline.section import Section
+from pipeline.section import Address, Section
 
 DEAREST = 10_000.0
 """Dollars per million tokens: a price above it is a mistake, and would overflow the ledger's sums."""
@@ -92,7 +91,7 @@ class ProviderSection(Section):
     """Who answers, at what price, by which rules."""
 
     kind: Literal["openrouter", "openai", "embedded"]
-    base_url: str | None = None
+    base_url: Address | None = None
     """Null for the embedded server, which finds a free port of its own."""
     model: str = Field(min_length=1)
     answers_as: list[str] = Field(default_factory=list)
@@ -116,18 +115,6 @@ class ProviderSection(Section):
     wait_for_store: bool = True
     """Wait while another generator of this clone runs; false gives up at once."""
     evidence: EvidenceSection = EvidenceSection()
-
-    @field_validator("base_url")
-    @classmethod
-    def _is_plain(cls, url: str | None) -> str | None:
-        if url is None:
-            return None
-        if not url.startswith(("http://", "https://")) or any(letter in "@?#" or letter.isspace() for letter in url):
-            raise ValueError("must start with http:// or https:// and hold neither credentials nor a query: the key belongs into the environment")
-        parts = urlsplit(url)
-        if not parts.hostname or parts.port == 0:  # both raise ValueError where the address is malformed
-            raise ValueError("names no host and port, as http://127.0.0.1:8000/v1 does")
-        return url.rstrip("/")
 
     @model_validator(mode="after")
     def _asks_one_model(self) -> Self:
