@@ -8,7 +8,7 @@ a type checker reads are not followed. Library versions count: the pins in requi
 import ast
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -41,12 +41,17 @@ OPTIONAL = frozenset({"datasets"})
 
 @dataclass(frozen=True, eq=False)
 class Module:
-    """One module of the package. It is read when its syntax is first asked for; what follows from it is worked out once."""
+    """One module of the package. It is read when something of it is first asked for; what follows from its source is worked out once a process."""
 
     name: str
     path: Path
 
     @cached_property
+    def source(self) -> bytes:
+        """The file's bytes."""
+        return read_bytes(self.path)
+
+    @property
     def tree(self) -> ast.Module:
         """Syntax of the module.
 
@@ -54,22 +59,59 @@ class Module:
             ConfigError: it is not Python.
 
         """
-        return _parse(self.path, read_bytes(self.path))
+        return _parse(self.path, self.source)
 
-    @cached_property
+    @property
     def digest(self) -> str:
         """Digest of the syntax."""
-        return digest_tree(self.tree)
+        return _digest(self.path, self.source)
 
-    @cached_property
-    def imports(self) -> set[str]:
-        """As `imported_names`."""
-        return imported_names(self)
+    @property
+    def imports(self) -> frozenset[str]:
+        """Absolute dotted names in its import statements, wherever they stand; `from a import b` gives a and a.b.
+
+        Raises:
+            ConfigError: the module calls something that hides an import from this walk.
+
+        """
+        return _imports(self.name if self.is_package else self.name.rpartition(".")[0], self.path, self.source)
 
     @property
     def is_package(self) -> bool:
         """Whether it is the `__init__` of a folder."""
         return self.path.name == "__init__.py"
+
+
+@cache
+def _parse(path: Path, source: bytes) -> ast.Module:
+    try:
+        return ast.parse(source, str(path))
+    except SyntaxError as error:
+        raise ConfigError(f"{path}:{error.lineno}: not Python: {error.msg}") from error
+
+
+@cache
+def _digest(path: Path, source: bytes) -> str:
+    return digest_tree(_parse(path, source))
+
+
+@cache
+def _imports(package: str, path: Path, source: bytes) -> frozenset[str]:
+    names: set[str] = set()
+    for node in _runtime_nodes(_parse(path, source)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".")
+            base = above[: len(above) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            names.update([origin, *(f"{origin}.{alias.name}" for alias in node.names)])
+        elif isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
+            # `model.eval()` of torch takes no argument; the built-in always does
+            if called in HIDING and (called != "eval" or node.args):
+                raise ConfigError(f"{path}:{node.lineno}: {called}() hides an import from the code fingerprint; import it by name")
+    return frozenset(names)
 
 
 def digest_tree(tree: ast.AST) -> str:
@@ -78,33 +120,32 @@ def digest_tree(tree: ast.AST) -> str:
     Positions, contexts and empty fields are left out, since they differ between Python versions; docstrings, since they
     change nothing that a stage writes.
     """
-    digest = hashlib.sha256()
-    for part in _parts(tree):
-        digest.update(part)
-    return digest.hexdigest()
+    parts: list[str] = []
+    _collect(tree, parts.append)
+    return hashlib.sha256("".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _parts(node: object) -> Iterator[bytes]:
+def _collect(node: object, add: Callable[[str], None]) -> None:
+    """Write a tree down part by part; no generator, since one that recurses hands each part up through every level."""
     if isinstance(node, ast.expr_context):
         return
     if isinstance(node, ast.AST):
-        yield b"(" + type(node).__name__.encode()
+        add("(" + type(node).__name__)
         for name in sorted(node._fields):
             value = _body(node) if name == "body" else getattr(node, name, None)
-            keeps_none = isinstance(node, ast.Constant) and name == "value"
-            if (value is None and not keeps_none) or value == [] or name in ("kind", "type_comment"):
+            if (value is None and not (name == "value" and isinstance(node, ast.Constant))) or value == [] or name in ("kind", "type_comment"):
                 continue
-            yield b" " + name.encode() + b"="
-            yield from _parts(value)
-        yield b")"
+            add(" " + name + "=")
+            _collect(value, add)
+        add(")")
     elif isinstance(node, list):
-        yield b"["
+        add("[")
         for item in node:
-            yield from _parts(item)
-            yield b","
-        yield b"]"
+            _collect(item, add)
+            add(",")
+        add("]")
     else:
-        yield f"{type(node).__name__}:{node!r}".encode()
+        add(f"{type(node).__name__}:{node!r}")
 
 
 def _body(node: ast.AST) -> object:
@@ -123,15 +164,17 @@ def _is_bare_string(statement: object) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
 
 
-def _runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk a tree without the branches that only a type checker reads."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-            for statement in child.orelse:
-                yield from _runtime_nodes(statement)
-        else:
-            yield from _runtime_nodes(child)
+def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Nodes of a tree without the branches that only a type checker reads, in no promised order."""
+    todo = [tree]
+    while todo:
+        node = todo.pop()
+        yield node
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+                todo += child.orelse
+            else:
+                todo.append(child)
 
 
 def modules(root: Path) -> dict[str, Module]:
@@ -144,48 +187,15 @@ def modules(root: Path) -> dict[str, Module]:
     return found
 
 
-@cache
-def _parse(path: Path, source: bytes) -> ast.Module:
-    """Parse a module; the same source is parsed once a process."""
-    try:
-        return ast.parse(source, str(path))
-    except SyntaxError as error:
-        raise ConfigError(f"{path}:{error.lineno}: not Python: {error.msg}") from error
-
-
 def _parents(name: str) -> list[str]:
     """Return a dotted name and the packages above it; their `__init__` runs too."""
     parts = name.split(".")
     return [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
 
 
-def imported_names(module: Module) -> set[str]:
-    """Absolute dotted names in a module's import statements, wherever they stand; `from a import b` gives a and a.b.
-
-    Raises:
-        ConfigError: the module calls something that hides an import from this walk.
-
-    """
-    names: set[str] = set()
-    for node in _runtime_nodes(module.tree):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = module.name.split(".") if module.is_package else module.name.split(".")[:-1]
-            base = base[: len(base) - node.level + 1] if node.level else []
-            source = ".".join([*base, *([node.module] if node.module else [])])
-            names.update([source, *(f"{source}.{alias.name}" for alias in node.names)])
-        elif isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
-            # `model.eval()` of torch takes no argument; the built-in always does
-            if called in HIDING and (called != "eval" or node.args):
-                raise ConfigError(f"{module.path}:{node.lineno}: {called}() hides an import from the code fingerprint; import it by name")
-    return names
-
-
-def closure(known: dict[str, Module], starts: Iterable[str]) -> dict[str, set[str]]:
+def closure(known: dict[str, Module], starts: Iterable[str]) -> dict[str, frozenset[str]]:
     """Modules that can be imported from ``starts``, each with the names that it imports."""
-    reached: dict[str, set[str]] = {}
+    reached: dict[str, frozenset[str]] = {}
     todo = [parent for start in starts for parent in _parents(start) if parent in known]
     while todo:
         name = todo.pop()
@@ -221,7 +231,7 @@ def _normalised(name: str) -> str:
     return name.strip().lower().replace("_", "-").replace(".", "-")
 
 
-def libraries(reached: dict[str, set[str]], pins: dict[str, str]) -> dict[str, str]:
+def libraries(reached: Mapping[str, Set[str]], pins: dict[str, str]) -> dict[str, str]:
     """Pins of the third-party packages that a closure imports.
 
     Raises:

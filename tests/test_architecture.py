@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from docs import make_tree
-from pipeline.fingerprint import Module, imported_names, modules
+from pipeline.fingerprint import Module, modules
 from pipeline.section import Section
 from pipeline.stages import OF_THE_CLOCK, STAGES, Stage
 from tests.conftest import ROOT
@@ -88,7 +88,7 @@ def package_of(name: str) -> str:
 @pytest.mark.parametrize("module", [m for m in MODULES.values() if package_of(m.name) in STAGE_PACKAGES], ids=lambda m: m.name)
 def test_a_stage_never_imports_another_stage(module: Module) -> None:
     others = STAGE_PACKAGES - {package_of(module.name)}
-    assert not {name for name in imported_names(module) if package_of(name) in others and not name.startswith("pipeline.embedded")}
+    assert not {name for name in module.imports if package_of(name) in others and not name.startswith("pipeline.embedded")}
 
 
 def test_only_the_command_line_and_compose_know_the_stage_table() -> None:
