@@ -5,7 +5,7 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup drivers compose build test check bench lock clean
+.PHONY: help setup drivers compose build test check style types every quick bench lock clean
 
 help: ## show this
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -35,14 +35,24 @@ build: $(READY) ## run the pipeline (dvc repro), then show what came out
 	@python -m pipeline report
 
 test: $(READY) ## lint, types, every test
-	ruff check . && ruff format --check .
-	mypy
-	python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	@$(MAKE) --no-print-directory -j style types every
 
 check: $(READY) ## the quick part: lint, types, unit tests
+	@$(MAKE) --no-print-directory -j style types quick
+
+PYTEST := python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+style:
 	ruff check . && ruff format --check .
+
+types:
 	mypy
-	python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow'
+
+every:
+	$(PYTEST)
+
+quick:
+	$(PYTEST) -m 'not slow'
 
 bench: $(READY) ## run the benchmarks; results go to benchmarks/results/
 	python -m benchmarks

@@ -1,7 +1,9 @@
 """The whole configuration as one model, and what can be wrong with it: every mistake with its path, value, what is allowed and its file."""
 
 import difflib
+import io
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +75,12 @@ def load_yaml(path: Path) -> Any:
         ConfigError: it is no YAML.
 
     """
+    return _parse_yaml(path, read_bytes(path))
+
+
+def _parse_yaml(path: Path, source: bytes) -> Any:
     try:
-        return YAML(typ="safe").load(read_bytes(path).decode())
+        return YAML(typ="safe").load(source.decode())
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is no UTF-8; save the file as UTF-8") from error
     except YAMLError as error:
@@ -83,7 +89,13 @@ def load_yaml(path: Path) -> Any:
 
 def ambiguous_scalars(path: Path) -> list[str]:
     """Values that Hydra and DVC read differently (`on`, `010`, `12:30:45`), each with what to do."""
-    ours, theirs = load_yaml(path) or {}, OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+    return _ambiguous(path, read_bytes(path))
+
+
+@cache
+def _ambiguous(path: Path, source: bytes) -> list[str]:
+    """As `ambiguous_scalars`; the same text is looked at once a process."""
+    ours, theirs = _parse_yaml(path, source) or {}, OmegaConf.to_container(OmegaConf.load(io.StringIO(source.decode())), resolve=False)
     return [f"{path}: {where}: Hydra reads {b!r}, DVC reads {a!r}: put quotes around it, or write it plainly" for where, a, b in _differences(ours, theirs, "")]
 
 

@@ -1,9 +1,12 @@
 """Shared by all tests: the real Kimi-K2.5 vocabulary, the shared cases where they are there, and no network but loopback."""
 
+import fcntl
 import json
 import os
+import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,14 +21,24 @@ if TYPE_CHECKING:
     from tests.stand_in import StandIn
 
 SHARED = ROOT.parent / "shared"
+SLOW = "\npytestmark = pytest.mark.slow\n"
 SHARE = 1 if os.environ.get("AERIE_TESTS") == "all" else 5
 """Of the longest series every so many members are tried; with AERIE_TESTS=all every one."""
 
 
+LONGEST = ("test_default_build.py", "test_end_to_end.py")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files of slow tests unread where none is wanted: most of them import torch, which alone takes seconds."""
+    wanted = config.getoption("markexpr") != "not slow"
+    return None if wanted or collection_path.suffix != ".py" or SLOW not in collection_path.read_text("utf-8") else True
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the file that takes longest, then those that hold slow tests, so that no core waits for one in the end."""
+    """Start with the files that take longest, then those that hold slow tests, so that no core waits for one in the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path.name != "test_end_to_end.py", item.path not in slow))
+    items.sort(key=lambda item: (item.path.name not in LONGEST, item.path not in slow))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -76,15 +89,29 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture(scope="session")
 def instant_build(tmp_path_factory: pytest.TempPathFactory) -> InstantBuild:
     """A workspace of instant stages, built and committed; not to be changed: take `.copy(to)`."""
-    return built(tmp_path_factory.mktemp("instant") / "repository")
+    return InstantBuild(once(tmp_path_factory, "instant", lambda folder: built(folder / "repository")) / "repository")
 
 
 @pytest.fixture(scope="session")
 def stand_in(tmp_path_factory: pytest.TempPathFactory) -> "StandIn":
     """A stand-in target that was trained for a second; see tests/stand_in.py."""
-    from tests.stand_in import make_stand_in  # torch, which most tests do without
+    from tests.stand_in import StandIn, make_stand_in  # torch, which most tests do without
 
-    return make_stand_in(tmp_path_factory.mktemp("target"))
+    return StandIn.of(once(tmp_path_factory, "target", make_stand_in))
+
+
+def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Fill a folder once for all processes of a test run, and return it."""
+    alone = "PYTEST_XDIST_WORKER" not in os.environ
+    folder = (factory.getbasetemp() if alone else factory.getbasetemp().parent) / f"once-{name}"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "made").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            (folder / "made").touch()
+    return folder
 
 
 def shared_cases(area: str) -> list[dict[str, Any]]:

@@ -12,12 +12,17 @@ class StandIn(NamedTuple):
     record: Path
     metrics: Path
 
+    @classmethod
+    def of(cls, folder: Path) -> "StandIn":
+        """Where the files lie in a folder."""
+        return cls(folder / "model", folder / "fingerprint.json", folder / "metrics.json")
+
 
 def make_stand_in(folder: Path) -> StandIn:
     """Run the target stage, much reduced."""
     section = target_section("tiny_kimi")
     assert section.tiny is not None
     tiny = section.tiny.model_copy(update={"width": 32, "mlp": 64, "tokens": 20_000})
-    made = StandIn(folder / "model", folder / "fingerprint.json", folder / "metrics.json")
+    made = StandIn.of(folder)
     run(Config(target=section.model_copy(update={"tiny": tiny})), **made._asdict())
     return made

@@ -9,6 +9,8 @@ from benchmarks import drafter_gpu
 from benchmarks.drafter_step import VARIANTS, make, stepper
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_plain_step_and_ours_take_the_same_loss_and_end_with_the_same_weights() -> None:
     ended = {}

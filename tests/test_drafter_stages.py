@@ -20,8 +20,9 @@ from pipeline.train.data import open_corpus
 from tests.export.engine_loaders import load_as_sglang, load_as_vllm
 from tests.tiny import Build, random_rows, train_settings
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_what_is_extracted_trained_and_measured_is_what_an_engine_computes(tmp_path: Path, kimi: TargetRecord) -> None:
     build = Build(tmp_path, kimi, vocab_size=kimi.vocab_size)
     build.extract(random_rows([(f"row-{number}", 4, 12 + number) for number in range(6)], vocab_size=500))

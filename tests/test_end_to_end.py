@@ -1,21 +1,19 @@
 """The whole pipeline, for real: a clean clone, `dvc repro`, an edit, and what ran then.
 
-One clone builds the shipped default and must reach the promised quality; two others build a reduced config and must agree
-byte for byte. Nothing here is a stand-in: a model is trained, served over HTTP, asked, reconstructed, audited, drafted for.
+Two clones build a reduced config and must agree byte for byte. Nothing here is a stand-in: a model is trained, served over
+HTTP, asked, reconstructed, audited, drafted for; `tests/test_default_build.py` does the same with the shipped default.
 """
 
 import hashlib
-import json
 import signal
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
 from benchmarks.build import holds_times
 from tests.namespaces import offline
-from tests.workspace import Workspace, copy_of_repository
+from tests.workspace import Workspace, copy_of_repository, read
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +28,8 @@ overrides:
 - audit.gate.max_error_rate=1.0
 - audit.gate.min_accepted=1
 - train.epochs=1
-- evaluate.limit=4
+- evaluate.limit=2
+- evaluate.max_new_tokens=48
 """
 
 
@@ -39,51 +38,12 @@ def digests(workspace: Workspace) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def read(workspace: Workspace, name: str) -> Any:
-    return json.loads((workspace.root / "build" / name).read_text())
-
-
 @pytest.fixture(scope="module")
 def reduced(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     workspace = copy_of_repository(tmp_path_factory.mktemp("reduced") / "clone", offline() or ())
     workspace.write("params.yaml", PARAMS)
     workspace.repro()
     return workspace
-
-
-@pytest.fixture(scope="module")
-def default(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    workspace = copy_of_repository(tmp_path_factory.mktemp("default") / "clone")
-    workspace.repro()
-    return workspace
-
-
-def test_the_stand_in_target_learned(default: Workspace) -> None:
-    shares = read(default, "target/metrics.json")["stand_in"]["heldout_ends_properly"]
-    assert set(shares) == {"reasoning", "tools", "code"}
-    assert min(shares.values()) >= 0.95
-
-
-def test_ids_and_logprobs_give_the_true_ids_and_count_is_never_wrong_on_canonical_rows(default: Workspace) -> None:
-    for name in ("reasoning", "tools", "code"):
-        measured = read(default, f"{name}/calibration.json")
-        rows = {**measured["by_evidence"], **measured["by_evidence_and_segmentation"]}
-        for kind in ("ids", "logprobs", "count, canonical"):
-            assert rows[kind]["exact"] == rows[kind]["rows"] > 0, f"{name}: {kind}"
-
-
-def test_the_drafter_helps_and_the_anchors_hold(default: Workspace) -> None:
-    result = read(default, "drafter/eval.json")
-    assert result["draft_tokens"] == 4
-    assert result["acceptance_length"] >= 2.0
-    assert result["anchors"]["oracle"] == 5.0
-    assert 1.0 <= result["anchors"]["untrained"] < 1.3
-    assert result["identical_to_plain_greedy"] == result["prompts"] == 72
-
-
-def test_the_default_gate_says_go_and_names_the_refused_provider(default: Workspace) -> None:
-    for name in ("reasoning", "tools", "code"):
-        assert read(default, f"{name}/audit/gate.json")["verdict"] == "go"
 
 
 def test_nothing_runs_a_second_time(reduced: Workspace) -> None:
@@ -124,7 +84,8 @@ def test_a_comment_runs_compose_and_nothing_else(reduced: Workspace) -> None:
 def test_going_back_pays_nothing_and_gives_the_same_bytes(reduced: Workspace) -> None:
     before = (reduced.root / "build/code/responses.jsonl").read_bytes()
     reduced.replace("conf/dataset/code.yaml", "temperature: 0.7", "temperature: 0.6")
-    reduced.repro()
+    reduced.run("dvc", "repro", "generate@code")
+    assert (reduced.root / "build/code/responses.jsonl").read_bytes() != before
     reduced.replace("conf/dataset/code.yaml", "temperature: 0.6", "temperature: 0.7")
     done = reduced.run("dvc", "repro", "generate@code")
     assert (reduced.root / "build/code/responses.jsonl").read_bytes() == before

@@ -15,6 +15,8 @@ from pipeline.shards import HiddenStates
 from pipeline.tensors import load_tensors
 from tests.tiny import ROWS, VOCAB, WIDTH, Build, random_rows
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory, kimi: TargetRecord) -> Build:

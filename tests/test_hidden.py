@@ -11,6 +11,8 @@ from pipeline.schema.target import TargetRecord
 from pipeline.tensors import load_tensors, save_tensors
 from tests.tiny import ROWS, Build, random_rows
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(tmp_path: Path, kimi: TargetRecord) -> Path:

@@ -12,6 +12,8 @@ from pipeline.probe import main, seam_lines
 from pipeline.tokens import Tokenizer
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", ["kimi_k25", "tiny_kimi", "qwen3", "deepseek_v3"])
 def test_a_shipped_target_has_no_faults(name: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,8 @@ from pipeline.settings import BuildConfig
 from tests.conftest import ROOT
 from tests.workspace import copy_of_repository
 
+pytestmark = pytest.mark.slow
+
 PROMPT = '{"id":"a","messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"hello"}]}\n'
 
 

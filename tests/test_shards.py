@@ -16,6 +16,8 @@ from pipeline.tables import read_rows, write_rows
 from pipeline.tensors import load_tensors, save_tensors
 from tests.tiny import ROWS, Build, random_rows
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, kimi: TargetRecord) -> Path:

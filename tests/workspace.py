@@ -1,5 +1,6 @@
 """A copy of this repository in which tests may run DVC for real: its own git history, its own cache, its own ledger."""
 
+import json
 import os
 import re
 import shutil
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 """This repository."""
@@ -52,6 +54,11 @@ class Workspace:
         text = (self.root / name).read_text()
         assert text.count(old) >= 1, f"{name} does not contain {old!r}"
         self.write(name, text.replace(old, new, 1))
+
+
+def read(workspace: Workspace, name: str) -> Any:
+    """Read a JSON file of the build."""
+    return json.loads((workspace.root / "build" / name).read_text())
 
 
 def copy_of_repository(to: Path, wrapper: tuple[str, ...] = ()) -> Workspace:

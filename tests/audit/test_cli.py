@@ -11,6 +11,8 @@ from pipeline.targets import open_target
 from pipeline.tokens import Tokenizer
 from tests.audit.rows import answer, clean_rows, write_tokens
 
+pytestmark = pytest.mark.slow
+
 
 def audit(tokens: Path, out: Path, *more: str) -> int:
     return main(["audit", "--target", "kimi_k25", "--tokens", str(tokens), "--out", str(out), *more])

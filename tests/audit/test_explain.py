@@ -10,6 +10,8 @@ from pipeline.__main__ import main
 from pipeline.tokens import Tokenizer
 from tests.audit.rows import answer, clean_rows, write_tokens
 
+pytestmark = pytest.mark.slow
+
 
 def explain(tmp_path: Path, tokenizer: Tokenizer, row_id: str) -> int:
     rows = [

@@ -18,6 +18,8 @@ from pipeline.tables import read_rows
 from pipeline.tokens import Tokenizer
 from tests.audit.rows import answer, clean_rows, write_tokens
 
+pytestmark = pytest.mark.slow
+
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
     return [row for batch in open_tokens(path)() for row in batch.to_pylist()]

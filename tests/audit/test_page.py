@@ -15,6 +15,8 @@ from tests.audit.rows import THINK_CLOSE, answer, clean_rows, write_tokens
 from tests.audit.test_checks import all_cases
 from tests.browser import CHROMIUM, Browser
 
+pytestmark = pytest.mark.slow
+
 MOST = 3_000_000
 
 
@@ -42,7 +44,6 @@ def test_hostile_rows_cannot_make_the_page_large(tmp_path: Path, context: Contex
     assert (tmp_path / "summary.json").stat().st_size < MOST / 10
 
 
-@pytest.mark.slow
 def test_a_hundred_thousand_rows_give_a_page_that_is_small_and_opens_at_once(tmp_path: Path, context: Context, tokenizer: Tokenizer) -> None:
     rows = [replace(row, segments=[]) for row in clean_rows(tokenizer, 1000)]
     faults = [answer(tokenizer, completion_ids=row.completion_ids[: -1 - i % 3], segments=[]) for i, row in enumerate(rows[:100])]

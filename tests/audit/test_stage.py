@@ -26,6 +26,8 @@ from pipeline.tokens import Tokenizer
 from tests.audit.rows import answer, clean_rows, write_tokens
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow
+
 WRITES = {
     "accepted": "accepted.parquet",
     "findings": "audit/findings.parquet",

@@ -13,6 +13,8 @@ from pipeline.targets import open_target
 from pipeline.tokens import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body
 
+pytestmark = pytest.mark.slow
+
 
 def calibrate(tmp_path: Path, lines: list[dict[str, Any]]) -> dict[str, Any]:
     source, out = tmp_path / "truth.jsonl", tmp_path / "report.json"

@@ -13,6 +13,8 @@ from pipeline.errors import InputError
 from pipeline.schema.tokens import SCHEMA
 from pipeline.tables import write_rows
 
+pytestmark = pytest.mark.slow
+
 ids = st.lists(st.integers(0, 3), max_size=4)
 contents = st.fixed_dictionaries(
     {

@@ -1,11 +1,14 @@
 """One causal block plus diagonal keys is the attention of a dense [L, K L] mask: values and gradients."""
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
 from pipeline.eagle3.attention import causal_diagonal, plan_blocks
+
+pytestmark = pytest.mark.slow
 
 
 def dense(

@@ -12,6 +12,8 @@ from pipeline.eagle3.vocabulary import choose_vocabulary, vocabulary_of
 from pipeline.errors import ArtifactError, ConfigError
 from tests.tiny import random_drafter
 
+pytestmark = pytest.mark.slow
+
 TARGET = "t" * 64
 
 

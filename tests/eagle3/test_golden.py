@@ -16,6 +16,8 @@ from pipeline.models import capturing, open_ends, open_model
 from pipeline.tensors import load_tensors
 from tests.conftest import SHARED
 
+pytestmark = pytest.mark.slow
+
 GOLDEN = SHARED / "golden" / "eagle3"
 TOLERANCE = 2e-5
 DOCUMENTS = ["doc0", "doc1"] if GOLDEN.exists() else []

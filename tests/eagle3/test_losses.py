@@ -7,6 +7,8 @@ from pipeline.eagle3 import losses
 from pipeline.eagle3.choices import Choices
 from pipeline.eagle3.losses import LossKind, Teacher, full_argmax, full_logsumexp, head_loss
 
+pytestmark = pytest.mark.slow
+
 ROWS, WIDTH, DRAFT, VOCAB = 37, 16, 20, 70
 
 

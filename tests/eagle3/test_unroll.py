@@ -12,6 +12,8 @@ from pipeline.eagle3.objective import pack_loss
 from pipeline.eagle3.unroll import Pack, plan_unroll, unroll
 from tests.tiny import VOCAB, WIDTH, part_of, random_drafter, random_pack
 
+pytestmark = pytest.mark.slow
+
 STEPS = 4
 SHAPES = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), min_size=1, max_size=5).filter(lambda shapes: any(p + c > 1 for p, c in shapes))
 

@@ -8,6 +8,8 @@ from pipeline.embedded.sampling import Rule
 from pipeline.live import Live, live_of
 from pipeline.llama import Llama, Shape, initial
 
+pytestmark = pytest.mark.slow
+
 
 def job(prompt: list[int], longest: int = 6, seed: bytes = b"a") -> Job:
     return Job(prompt, longest, 3, Rule(), seed, lambda _: False)

@@ -9,6 +9,8 @@ import torch
 from pipeline.embedded.sampling import Rule, distribution, draw
 from pipeline.live import live_of
 
+pytestmark = pytest.mark.slow
+
 LIVE = live_of({2, 5, 7}, 10)
 """Ten ids, of which seven share a row."""
 LOGITS = torch.tensor([[1.0, 0.5, -1.0, -0.5]], dtype=torch.float64)

@@ -25,6 +25,8 @@ from pipeline.schema.target import TargetRecord
 from pipeline.tokens import Tokenizer
 from tests.tiny import VOCAB, drafter_config, save_target
 
+pytestmark = pytest.mark.slow
+
 LAYER_IDS = [2, 4, 5]
 END = 7
 MOST = 24

@@ -17,6 +17,8 @@ from pipeline.tensors import load_tensors
 from tests.export.engine_loaders import EngineDrafter, load_as_sglang, load_as_vllm
 from tests.tiny import VOCAB, random_drafter, random_pack
 
+pytestmark = pytest.mark.slow
+
 MEASURED: dict[str, Any] = {
     "draft_tokens": 4, "prompts": 3, "identical_to_plain_greedy": 3, "acceptance_length": 3.25, "tokens_per_round": 3.1, "per_position": [0.9, 0.7, 0.4, 0.25],
     "anchors": {"oracle": 5.0, "untrained": 1.0}, "offline_estimate": {"acceptance_length": 3.4},

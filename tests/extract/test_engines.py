@@ -20,6 +20,8 @@ from pipeline.shards import HiddenStates
 from tests.extract.engine_server import EngineServer
 from tests.tiny import LAYERS, ROWS, VOCAB, WIDTH, Build, random_rows, save_target
 
+pytestmark = pytest.mark.slow
+
 KINDS = ["vllm", "sglang"]
 ALONE: dict[str, Any] = {"tokens_per_batch": 1}
 """Each row by itself in the transformers backend too: then the same code gives the same bits."""

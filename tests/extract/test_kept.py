@@ -13,6 +13,8 @@ from pipeline.extract.forward import states
 from pipeline.schema.target import TargetRecord
 from tests.tiny import Build, random_rows
 
+pytestmark = pytest.mark.slow
+
 SHAPES = [(f"row-{number}", 5, 15 + number * 7 % 40) for number in range(60)]
 SETTINGS: dict[str, Any] = {"tokens_per_batch": 120, "shard_bytes": 150_000}
 

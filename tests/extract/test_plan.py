@@ -14,6 +14,8 @@ from pipeline.extract.writer import check_space
 from pipeline.models import auxiliary_layers
 from tests.tiny import VOCAB, extract_settings, random_rows, token_row
 
+pytestmark = pytest.mark.slow
+
 LENGTHS = st.lists(st.integers(2, 200), max_size=40)
 
 

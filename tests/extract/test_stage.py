@@ -28,6 +28,8 @@ from pipeline.shards import HiddenStates
 from tests.conftest import ROOT
 from tests.tiny import LAYERS, ROWS, VOCAB, WIDTH, Build, extract_settings, random_rows, save_target
 
+pytestmark = pytest.mark.slow
+
 CLOSE: dict[str, Any] = {"atol": 3e-4, "rtol": 1e-4}
 """Of states as large as tens: a batch's size changes the order of sums, so the last bits of float32."""
 
@@ -140,7 +142,6 @@ def test_equal_inputs_give_equal_bytes_and_other_batches_only_other_places(build
         torch.testing.assert_close(small[number].aux, stored[number].aux, **CLOSE)
 
 
-@pytest.mark.slow
 def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(build: Build, tmp_path: Path) -> None:
     rows = random_rows([(f"row-{number}", 20, 400) for number in range(80)])
     settings: dict[str, Any] = {"tokens_per_batch": 420, "shard_bytes": 60_000}

@@ -12,8 +12,9 @@ from pipeline.generate.money import PICO, Price, most_prompt_tokens, to_pico
 from tests.generate.chat_server import Answer, good
 from tests.generate.conftest import Bench
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize("seed", range(12))
 def test_the_servers_account_never_passes_a_cap(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIE_STORE", "unset")  # so that the scene's own value is taken back afterwards

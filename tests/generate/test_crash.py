@@ -21,6 +21,8 @@ from tests.generate.chat_server import good
 from tests.generate.conftest import Bench
 from tests.namespaces import mounting
 
+pytestmark = pytest.mark.slow
+
 
 def start(bench: Bench, *, concurrency: int = 8, before: tuple[str, ...] = (), **changes: Any) -> "subprocess.Popen[str]":
     command = [*before, sys.executable, "-m", "tests.generate.child", str(bench.folder), bench.server.url, str(concurrency), bench.dataset, json.dumps(changes)]
@@ -34,7 +36,6 @@ def until(condition: Callable[[], bool], seconds: float = 30) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.slow
 def test_kills_at_random_moments_lose_no_answer_and_book_no_less_than_was_billed(bench: Bench) -> None:
     bench.server.script = lambda *_: good(delay=0.02 + random.random() * 0.05)
     bench.write(*map(str, range(80)))

@@ -14,6 +14,8 @@ from pipeline.schema.tokens import SCHEMA
 from pipeline.tables import read_rows
 from tests.answers.build import CLOSE, END, body
 
+pytestmark = pytest.mark.slow
+
 
 def rebuild(tmp_path: Path, lines: list[bytes], *more: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     source, out, summary = tmp_path / "in.jsonl", tmp_path / "tokens.parquet", tmp_path / "summary.json"

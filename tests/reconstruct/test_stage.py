@@ -18,6 +18,8 @@ from pipeline.tables import read_rows
 from pipeline.tokens import Tokenizer
 from tests.answers.build import CLOSE, END, body
 
+pytestmark = pytest.mark.slow
+
 
 class Build:
     """A dataset's files in a folder."""

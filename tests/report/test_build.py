@@ -14,6 +14,8 @@ from pipeline.tokens import Tokenizer
 from tests.audit.rows import clean_rows
 from tests.audit.test_stage import run_stage
 
+pytestmark = pytest.mark.slow
+
 GENERATE = {"answered": 3, "completion_tokens": 99, "cost_usd": 0.25, "by_provider": {"<b>alpha": {"answers": 3, "completion_tokens": 99, "cost_usd": 0.25}}}
 GROUP = {"rows": 3, "exact": 2, "segmentation": 1, "text": 0, "none": 0, "exact_rate": 0.6667, "exact_interval": [0.2, 0.9]}
 EVAL = {

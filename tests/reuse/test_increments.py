@@ -11,6 +11,8 @@ from pipeline.tokens import Tokenizer
 from tests.conftest import SHARE
 from tests.reuse.world import World, killed_after, make_small_target, quicken, spoil
 
+pytestmark = pytest.mark.slow
+
 SEQUENCES, GROUPS = 200, 4
 
 
@@ -19,7 +21,6 @@ def small(tmp_path_factory: pytest.TempPathFactory, kimi: TargetRecord) -> Path:
     return make_small_target(tmp_path_factory.mktemp("small"), kimi)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("group", range(-(-GROUPS // SHARE)))
 def test_after_any_edits_an_incremental_build_writes_what_a_clean_one_writes(
     group: int, small: Path, tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch

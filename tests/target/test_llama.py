@@ -11,6 +11,8 @@ from pipeline.llama import Llama, Shape, initial, load_checkpoint, save_checkpoi
 from pipeline.llama_decoder import LlamaDecoder
 from pipeline.target.learn import Example, loss_of, pack
 
+pytestmark = pytest.mark.slow
+
 VOCABULARY = 500
 LIVE_IDS = set(range(0, 120, 3))
 

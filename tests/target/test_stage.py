@@ -20,13 +20,14 @@ from pipeline.target.stage import Config, run
 from pipeline.tokens import Tokenizer
 from tests.stand_in import StandIn, make_stand_in
 
+pytestmark = pytest.mark.slow
+
 
 def run_in(folder: Path, section: TargetSection) -> Path:
     run(Config(target=section), record=folder / "fingerprint.json", model=folder / "model", metrics=folder / "metrics.json")
     return folder
 
 
-@pytest.mark.slow
 def test_two_runs_write_the_same_bytes(stand_in: StandIn, tmp_path: Path) -> None:
     before = torch.are_deterministic_algorithms_enabled()
     again = make_stand_in(tmp_path)
@@ -36,7 +37,6 @@ def test_two_runs_write_the_same_bytes(stand_in: StandIn, tmp_path: Path) -> Non
     assert again.record.read_bytes() == stand_in.record.read_bytes()
 
 
-@pytest.mark.slow
 def test_the_checkpoint_is_a_llama_of_transformers_with_a_row_for_every_id(stand_in: StandIn) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -46,7 +46,6 @@ def test_the_checkpoint_is_a_llama_of_transformers_with_a_row_for_every_id(stand
     assert model.generation_config.eos_token_id == 163_586
 
 
-@pytest.mark.slow
 def test_the_metrics_say_what_was_measured(stand_in: StandIn) -> None:
     measured = json.loads(stand_in.metrics.read_text())
     made = measured["stand_in"]
@@ -134,7 +133,6 @@ def test_every_fault_of_an_answer_is_seen(kimi: TargetRecord, tokenizer: Tokeniz
         assert why in (fault(marks, tokenizer, ids, calls) or "no fault"), why
 
 
-@pytest.mark.slow
 def test_greedy_answers_do_not_depend_on_which_prompts_share_the_batch(stand_in: StandIn, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
     from pipeline.live import compact
     from pipeline.llama import load_checkpoint

@@ -20,6 +20,8 @@ from pipeline.train.data import count_supervised, open_corpus
 from pipeline.train.loop import Learner
 from tests.tiny import Build, random_rows, train_settings
 
+pytestmark = pytest.mark.slow
+
 KINDS = [
     "reasoning",
     "reasoning",

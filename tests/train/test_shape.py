@@ -9,6 +9,8 @@ from pipeline.errors import ConfigError
 from pipeline.train.shape import layer_shape, rope_of
 from tests.tiny import train_settings
 
+pytestmark = pytest.mark.slow
+
 PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
 
 

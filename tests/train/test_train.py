@@ -26,6 +26,8 @@ from pipeline.train.resume import Progress
 from tests.conftest import ROOT
 from tests.tiny import Build, random_rows, save_target, train_settings
 
+pytestmark = pytest.mark.slow
+
 SHAPES = [(f"row-{number}", 3 + number % 7, 6 + number % 11) for number in range(24)]
 
 
@@ -190,7 +192,6 @@ with joined("cpu") as group:
 """
 
 
-@pytest.mark.slow
 def test_two_processes_over_gloo_give_the_weights_of_one_whole_or_sharded_and_also_after_a_kill(build: Build, tmp_path: Path) -> None:
     """With three packs a step one process has two and the other one; in the last step of an epoch one has none."""
     (tmp_path / "two.py").write_text(_TWO)
