@@ -9,7 +9,8 @@ import json
 import re
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,6 +41,10 @@ class Backend(Protocol):
 
     def flats(self, texts: Sequence[str]) -> list[bytes]:
         """`encode_flat` of each text."""
+
+    @property
+    def together(self) -> Callable[[Sequence[str]], list[bytes]] | None:
+        """The same by threads of the library's own, during which Python is free; None where it has none. Not for a forked process: they are not forked."""
 
     def quick_flat(self, text: str) -> bytes:
         """The same again, unless special tokens are among the ids given."""
@@ -73,6 +78,7 @@ class _Splintr:
         self.encode = loaded.encode_ordinary
         self._decode = loaded.decode_bytes
         self.quick_flat = loaded.encode_flat
+        self._batch_flat = loaded.encode_batch_flat
         self._first_special = self._all_above()
 
     def _all_above(self) -> int:
@@ -100,6 +106,12 @@ class _Splintr:
     def flats(self, texts: Sequence[str]) -> list[bytes]:
         found = list(map(self.quick_flat, texts))
         return found if _largest(b"".join(found)) < self._first_special else list(map(self.encode_flat, texts))
+
+    def together(self, texts: Sequence[str]) -> list[bytes]:
+        ids, edges = self._batch_flat(texts)
+        if _largest(ids) >= self._first_special:
+            return list(map(self.encode_flat, texts))
+        return [ids[_UINT32.itemsize * start : _UINT32.itemsize * end] for start, end in pairwise(np.frombuffer(edges, "<u8").tolist())]
 
     def token_bytes(self, token: int) -> bytes:
         try:
@@ -137,6 +149,7 @@ class _Tiktoken:
         return list(map(self.encode_flat, texts))
 
     quick_flat = encode_flat
+    together = None
 
     def token_bytes(self, token: int) -> bytes:
         return bytes(self._bytes.get(token, b""))
@@ -178,6 +191,7 @@ class _Transformers:
         return list(map(self.encode_flat, texts))
 
     quick_flat = encode_flat
+    together = None
 
     def token_bytes(self, token: int) -> bytes:
         piece = None if token in self._special else self._fast.id_to_token(token)
@@ -245,6 +259,11 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             raise _not_unicode(text, error) from error
 
+    @property
+    def together(self) -> bool:
+        """Whether `flats_together` leaves Python free meanwhile."""
+        return self._backend.together is not None
+
     def flats(self, texts: Sequence[str]) -> list[bytes]:
         """`encode_flat` of each text, at less than the price of asking for each.
 
@@ -252,9 +271,21 @@ class Tokenizer:
             InputError: as `encode_flat`.
 
         """
+        return self._flats(texts, self._backend.flats)
+
+    def flats_together(self, texts: Sequence[str]) -> list[bytes]:
+        """`flats` by threads of the library's own, where it has some; not to be called in a forked process.
+
+        Raises:
+            InputError: as `encode_flat`.
+
+        """
+        return self._flats(texts, self._backend.together or self._backend.flats)
+
+    def _flats(self, texts: Sequence[str], encode: Callable[[Sequence[str]], list[bytes]]) -> list[bytes]:
         try:
             if all(len(text) <= self._uncut for text in texts):
-                return self._backend.flats(texts)
+                return encode(texts)
         except UnicodeEncodeError:
             pass  # the text at fault is named below
         return list(map(self.encode_flat, texts))
