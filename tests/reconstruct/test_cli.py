@@ -52,15 +52,6 @@ def test_every_kind_of_line_becomes_a_row(tmp_path: Path, capsys: pytest.Capture
     assert "accept" in capsys.readouterr().out
 
 
-def test_the_table_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
-    lines = [json.dumps({"id": str(n), "response": body("Two plus three.", "Five " * n, billed=8 + n)}).encode() for n in range(700)]
-    digests = set()
-    for workers in ("1", "2", "3"):
-        rebuild(tmp_path, lines, "--workers", workers)
-        digests.add((tmp_path / "tokens.parquet").read_bytes())
-    assert len(digests) == 1
-
-
 GOOD = body("Two plus three.", "Five.", billed=8)
 
 
