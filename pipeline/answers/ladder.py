@@ -52,7 +52,7 @@ class Rebuilder:
     def rebuild(self, answer: Answer, bill: Bill, habits: Habits, prompted: Prompted, ahead: Mapping[str, bytes] = NOTHING) -> Outcome:
         """Find the best ids that the evidence supports; `ahead` has the ids of some texts, those of `plain_texts`."""
         if answer.rejects and set(answer.rejects) - _TEXT_IS_STILL_THERE:
-            return Outcome(None, notes=bill.notes, reasons=answer.rejects)
+            return Outcome(None, notes=(*answer.notes, *bill.notes), reasons=answer.rejects)
         encode = Encoder(self.tokenizer, self.markers.may_hold, ahead)
         notes: list[str] = []
         if answer.given or answer.logprobs:

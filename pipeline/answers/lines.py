@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from pipeline.answers.found import found
+
 
 class Job(NamedTuple):
     """One input line."""
@@ -47,7 +49,7 @@ def file_job(number: int, line: bytes) -> Job:
     except ValueError as error:
         return Job(fallback, rejects=("not_json",), notes=(f"not_json: {error}",))
     if not isinstance(value, dict):
-        return Job(fallback, rejects=("not_a_completion",))
+        return Job(fallback, rejects=("not_a_completion",), notes=(f"not_a_completion: the line is {found(value)}",))
     name = value.get("id")
     common: dict[str, Any] = {
         "id": name_of(name, fallback),
@@ -64,7 +66,7 @@ def file_job(number: int, line: bytes) -> Job:
         return Job(body=_body_of_fields(value), **common)
     if common["output_ids"] is not None:
         return Job(body=None, **common)
-    return Job(rejects=("not_a_completion",), **common)
+    return Job(rejects=("not_a_completion",), notes=(f"not_a_completion: the line is {found(value)}",), **common)
 
 
 def row_job(row: Any, number: int, prompt: Any) -> Job:

@@ -90,7 +90,7 @@ class RowMaker:
         asked = self._asked(job)
         rejects = (*job.rejects, *reply.rejects, *asked.rejects)
         if rejects or not reply.answers:
-            outcome = Outcome(None, notes=(*job.notes, *asked.notes, *reply.bill.notes), reasons=tuple(dict.fromkeys(rejects)))
+            outcome = Outcome(None, notes=(*job.notes, *asked.notes, *reply.notes, *reply.bill.notes), reasons=tuple(dict.fromkeys(rejects)))
             return [_row(job, job.id, asked, reply, None, outcome, reply.bill.tokens)]
         own = habits.get(reply.provider, UNKNOWN)
         outcomes = self._outcomes(reply, own, asked, ahead)
