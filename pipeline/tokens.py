@@ -9,8 +9,8 @@ import json
 import re
 import struct
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import filterfalse, pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -216,6 +216,18 @@ def _byte_level_alphabet() -> dict[int, str]:
     return {**{byte: chr(byte) for byte in plain}, **{byte: chr(256 + n) for n, byte in enumerate(rest)}}
 
 
+class _Pieces(dict[int, bytes]):
+    """Bytes of tokens, each asked for once."""
+
+    def __init__(self, find: Callable[[int], bytes]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, token: int) -> bytes:
+        piece = self[token] = self._find(token)
+        return piece
+
+
 class Tokenizer:
     """A target's tokenizer: ordinary text to ids and back to bytes, with the model tokenizer's own habits."""
 
@@ -229,7 +241,7 @@ class Tokenizer:
         self._backend = backend
         self._uncut = min(limit for limit in (spec.max_run, spec.max_chars, sys.maxsize) if limit is not None)
         """Characters of a text up to which nothing can have to be cut."""
-        self._pieces: dict[int, bytes] = {}
+        self._pieces = _Pieces(self._piece)
 
     def encode(self, text: str) -> list[int]:
         """Ids of ``text`` as ordinary text; markers in it stay text.
@@ -298,11 +310,15 @@ class Tokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """Bytes of an ordinary token; empty for a special one, an unused id, or one outside the vocabulary."""
-        piece = self._pieces.get(token)
-        if piece is None:
-            inside = 0 <= token < self._size and token not in self.special_texts
-            piece = self._pieces[token] = self._backend.token_bytes(token) if inside else b""
-        return piece
+        return self._pieces[token]
+
+    def _piece(self, token: int) -> bytes:
+        inside = 0 <= token < self._size and token not in self.special_texts
+        return self._backend.token_bytes(token) if inside else b""
+
+    def without_text(self, tokens: Iterable[int]) -> set[int]:
+        """Those of the tokens that `token_bytes` has nothing for."""
+        return set(filterfalse(self._pieces.__getitem__, tokens))
 
     def spelled(self, token: int) -> bytes:
         """Bytes of a token with a special one spelled out by its name."""
@@ -323,7 +339,7 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
         """Bytes of ordinary tokens joined; special ones contribute nothing."""
-        return b"".join(map(self.token_bytes, ids))
+        return b"".join(map(self._pieces.__getitem__, ids))
 
     def show(self, token: int) -> str:
         """One token for people: its text, its special name, or what it is instead."""
