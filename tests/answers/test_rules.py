@@ -55,6 +55,8 @@ def test_of_two_close_tags_in_one_text_either_may_be_the_one_that_divides_it(fie
     row = the_row(maker, **{field: "</think>".join(parts)}, true=true)
     assert (row.evidence, row.status, row.reason) == ("text", "flag", "ambiguous_count")
     assert any(note.startswith("equal_count") for note in row.notes)
+    spaced = the_row(maker, **{field: "A</think> b</think>c"}, true=ids(tokenizer, "A</think> b", CLOSE, "c", END))
+    assert (spaced.status, spaced.reason) == ("flag", "literal_close_tag")
 
 
 def test_tags_wrapped_around_the_reasoning_are_no_text(maker: RowMaker, tokenizer: Tokenizer) -> None:
