@@ -40,9 +40,6 @@ PARALLEL_FROM = 4 << 20
 CHECKED_SHARE = 0.1
 """Share of rows with ids to check from which that is most of the work."""
 
-Source = Callable[[], Iterator[Line]]
-"""Gives the lines from the start, as often as asked."""
-
 ToJob = Callable[[Line], Job]
 Shown = dict[str | None, Seen]
 """What lines show of their providers."""
