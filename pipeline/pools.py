@@ -3,7 +3,7 @@
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
@@ -35,7 +35,7 @@ def in_order(pool: ProcessPoolExecutor, work: Callable[[Item], Result], items: I
 
 
 def where_needed(
-    pool: ProcessPoolExecutor | None, work: Callable[[Item], Result], items: Iterable[tuple[Beside, Item | None]], ahead: int
+    pool: Executor | None, work: Callable[[Item], Result], items: Iterable[tuple[Beside, Item | None]], ahead: int
 ) -> Iterator[tuple[Beside, Result | None]]:
     """Like `in_order`, for pairs: the first is handed through, and an item of None needs no work. Without a pool the work is done here.
 

@@ -6,6 +6,7 @@ Apart from `artifacts` so that stages without tables start without pyarrow.
 import contextlib
 import io
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,10 +52,19 @@ def write_batches(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatc
     Without dictionaries: for columns of token ids they cost twice the time and give larger files.
     """
     count = 0
-    with writing(path) as file, pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=False, write_batch_size=VALUES_AT_ONCE) as writer:
+    with (
+        writing(path) as file,
+        pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=False, write_batch_size=VALUES_AT_ONCE) as writer,
+        ThreadPoolExecutor(1) as beside,
+    ):
+        written: Future[None] | None = None
         for batch in batches:
-            writer.write_batch(batch)
+            if written is not None:
+                written.result()
+            written = beside.submit(writer.write_batch, batch)
             count += batch.num_rows
+        if written is not None:
+            written.result()
     return count
 
 

@@ -9,7 +9,8 @@ import json
 import re
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import filterfalse, pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,6 +41,10 @@ class Backend(Protocol):
 
     def flats(self, texts: Sequence[str]) -> list[bytes]:
         """`encode_flat` of each text."""
+
+    @property
+    def together(self) -> Callable[[Sequence[str]], list[bytes]] | None:
+        """The same by threads of the library's own, during which Python is free; None where it has none. Not for a forked process: they are not forked."""
 
     def quick_flat(self, text: str) -> bytes:
         """The same again, unless special tokens are among the ids given."""
@@ -73,6 +78,7 @@ class _Splintr:
         self.encode = loaded.encode_ordinary
         self._decode = loaded.decode_bytes
         self.quick_flat = loaded.encode_flat
+        self._batch_flat = loaded.encode_batch_flat
         self._first_special = self._all_above()
 
     def _all_above(self) -> int:
@@ -100,6 +106,12 @@ class _Splintr:
     def flats(self, texts: Sequence[str]) -> list[bytes]:
         found = list(map(self.quick_flat, texts))
         return found if _largest(b"".join(found)) < self._first_special else list(map(self.encode_flat, texts))
+
+    def together(self, texts: Sequence[str]) -> list[bytes]:
+        ids, edges = self._batch_flat(texts)
+        if _largest(ids) >= self._first_special:
+            return list(map(self.encode_flat, texts))
+        return [ids[_UINT32.itemsize * start : _UINT32.itemsize * end] for start, end in pairwise(np.frombuffer(edges, "<u8").tolist())]
 
     def token_bytes(self, token: int) -> bytes:
         try:
@@ -137,6 +149,7 @@ class _Tiktoken:
         return list(map(self.encode_flat, texts))
 
     quick_flat = encode_flat
+    together = None
 
     def token_bytes(self, token: int) -> bytes:
         return bytes(self._bytes.get(token, b""))
@@ -178,6 +191,7 @@ class _Transformers:
         return list(map(self.encode_flat, texts))
 
     quick_flat = encode_flat
+    together = None
 
     def token_bytes(self, token: int) -> bytes:
         piece = None if token in self._special else self._fast.id_to_token(token)
@@ -202,6 +216,18 @@ def _byte_level_alphabet() -> dict[int, str]:
     return {**{byte: chr(byte) for byte in plain}, **{byte: chr(256 + n) for n, byte in enumerate(rest)}}
 
 
+class _Pieces(dict[int, bytes]):
+    """Bytes of tokens, each asked for once."""
+
+    def __init__(self, find: Callable[[int], bytes]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, token: int) -> bytes:
+        piece = self[token] = self._find(token)
+        return piece
+
+
 class Tokenizer:
     """A target's tokenizer: ordinary text to ids and back to bytes, with the model tokenizer's own habits."""
 
@@ -215,7 +241,7 @@ class Tokenizer:
         self._backend = backend
         self._uncut = min(limit for limit in (spec.max_run, spec.max_chars, sys.maxsize) if limit is not None)
         """Characters of a text up to which nothing can have to be cut."""
-        self._pieces: dict[int, bytes] = {}
+        self._pieces = _Pieces(self._piece)
 
     def encode(self, text: str) -> list[int]:
         """Ids of ``text`` as ordinary text; markers in it stay text.
@@ -245,6 +271,11 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             raise _not_unicode(text, error) from error
 
+    @property
+    def together(self) -> bool:
+        """Whether `flats_together` leaves Python free meanwhile."""
+        return self._backend.together is not None
+
     def flats(self, texts: Sequence[str]) -> list[bytes]:
         """`encode_flat` of each text, at less than the price of asking for each.
 
@@ -252,9 +283,21 @@ class Tokenizer:
             InputError: as `encode_flat`.
 
         """
+        return self._flats(texts, self._backend.flats)
+
+    def flats_together(self, texts: Sequence[str]) -> list[bytes]:
+        """`flats` by threads of the library's own, where it has some; not to be called in a forked process.
+
+        Raises:
+            InputError: as `encode_flat`.
+
+        """
+        return self._flats(texts, self._backend.together or self._backend.flats)
+
+    def _flats(self, texts: Sequence[str], encode: Callable[[Sequence[str]], list[bytes]]) -> list[bytes]:
         try:
             if all(len(text) <= self._uncut for text in texts):
-                return self._backend.flats(texts)
+                return encode(texts)
         except UnicodeEncodeError:
             pass  # the text at fault is named below
         return list(map(self.encode_flat, texts))
@@ -267,11 +310,15 @@ class Tokenizer:
 
     def token_bytes(self, token: int) -> bytes:
         """Bytes of an ordinary token; empty for a special one, an unused id, or one outside the vocabulary."""
-        piece = self._pieces.get(token)
-        if piece is None:
-            inside = 0 <= token < self._size and token not in self.special_texts
-            piece = self._pieces[token] = self._backend.token_bytes(token) if inside else b""
-        return piece
+        return self._pieces[token]
+
+    def _piece(self, token: int) -> bytes:
+        inside = 0 <= token < self._size and token not in self.special_texts
+        return self._backend.token_bytes(token) if inside else b""
+
+    def without_text(self, tokens: Iterable[int]) -> set[int]:
+        """Those of the tokens that `token_bytes` has nothing for."""
+        return set(filterfalse(self._pieces.__getitem__, tokens))
 
     def spelled(self, token: int) -> bytes:
         """Bytes of a token with a special one spelled out by its name."""
@@ -292,7 +339,7 @@ class Tokenizer:
 
     def decode_bytes(self, ids: Sequence[int]) -> bytes:
         """Bytes of ordinary tokens joined; special ones contribute nothing."""
-        return b"".join(map(self.token_bytes, ids))
+        return b"".join(map(self._pieces.__getitem__, ids))
 
     def show(self, token: int) -> str:
         """One token for people: its text, its special name, or what it is instead."""

@@ -40,6 +40,8 @@ class Answer(NamedTuple):
     """Token ids that came with the answer, unchecked: (field, ids)."""
     logprobs: Any = None
     """The choice's `logprobs`, unchecked."""
+    notes: tuple[str, ...] = ()
+    """Details of `rejects`."""
     has_text: bool = True
     """False for a bare list of ids, which has no text to agree with."""
 
@@ -66,3 +68,4 @@ class Reply(NamedTuple):
     rejects: tuple[str, ...] = ()
     """Codes of what makes the body as a whole unusable; then there are no answers."""
     notes: tuple[str, ...] = ()
+    """Details of `rejects`."""

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.answers.answer import Answer, Call
 from pipeline.answers.assemble import Built, Span, pack
@@ -17,21 +17,21 @@ _REPLACED = re.compile("�+")
 
 def as_ids(value: Any) -> list[int] | None:
     """The value as a list of ids, or None when it is none."""
-    if isinstance(value, list) and value and all(type(token) is int for token in value):
-        return value
-    return None
+    return value if isinstance(value, list) and set(map(type, value)) == {int} else None
 
 
 def impossible(ids: Sequence[int], record: TargetRecord, tokenizer: Tokenizer) -> list[tuple[str, str]]:
     """Each id that the model cannot have meant: (code, where and which)."""
-    faults = []
-    named = set(record.special_tokens.values())
-    for position, token in enumerate(ids):
-        if not 0 <= token < record.vocab_size:
-            faults.append(("id_out_of_range", f"position {position} is {token}, the vocabulary has {record.vocab_size}"))
-        elif token not in named and not tokenizer.token_bytes(token):
-            faults.append(("reserved_id", f"position {position} is {token}, a reserved slot"))
-    return faults
+    strange = tokenizer.without_text(set(ids)) - set(record.special_tokens.values())
+    if not strange:
+        return []
+    return [
+        ("reserved_id", f"position {position} is {token}, a reserved slot")
+        if 0 <= token < record.vocab_size
+        else ("id_out_of_range", f"position {position} is {token}, the vocabulary has {record.vocab_size}")
+        for position, token in enumerate(ids)
+        if token in strange
+    ]
 
 
 def spans_of(ids: Sequence[int], record: TargetRecord, markers: Markers, thinking: Thinking) -> Built:
@@ -42,13 +42,14 @@ def spans_of(ids: Sequence[int], record: TargetRecord, markers: Markers, thinkin
     named = set(record.special_tokens.values())
     state = _State({token: role for role, (_, token) in markers.roles.items()}, "reasoning" if thinking == "open" else "content")
     spans: list[Span] = []
-    for position, token in enumerate(ids):
-        if token in named:
-            spans.append(Span(state.after(ids, position), position, position + 1))
-        elif spans and spans[-1].kind == state.text and spans[-1].end == position:
-            spans[-1] = Span(state.text, spans[-1].start, position + 1)
-        else:
-            spans.append(Span(state.text, position, position + 1))
+    start = 0
+    for position in [position for position, token in enumerate(ids) if token in named]:
+        if position > start:
+            spans.append(Span(state.text, start, position))
+        start = position + 1
+        spans.append(Span(state.after(ids, position), position, start))
+    if start < len(ids):
+        spans.append(Span(state.text, start, len(ids)))
     return Built(pack(ids), tuple(spans))
 
 
@@ -98,8 +99,18 @@ def agrees(answer: Answer, built: Built, ids: Sequence[int], tokenizer: Tokenize
     shown = (_plain(answer.reasoning), _plain(answer.content))
     said = _Said(built, ids, tokenizer, record)
     if answer.calls:
-        return shown == said.skipped() and any(_same_calls(answer.calls, called) for called in (said.texts("call_args"), said.complete_calls()))
+        called = said.calls()
+        given = (called, [call for call in called if call.closed])  # some servers leave out a call that was not closed
+        return shown == said.skipped() and any(_same_calls(answer.calls, [call.text for call in calls]) for calls in given)
     return shown in said.versions()
+
+
+class _Called(NamedTuple):
+    """A call as it was emitted."""
+
+    text: str
+    """Of its arguments, in some formats with its name."""
+    closed: bool
 
 
 class _Said:
@@ -115,16 +126,20 @@ class _Said:
 
     def texts(self, kind: str) -> list[str]:
         """Text of every span of a kind."""
-        return [self._text(self._ids[start:end]) for name, start, end in self._spans if name == kind]
+        decode = self._tokenizer.decode_bytes  # such a span holds no special token
+        return [decode(self._ids[start:end]).decode("utf-8", "replace") for name, start, end in self._spans if name == kind]
 
-    def complete_calls(self) -> list[str]:
-        """Arguments of every call that was closed; some servers leave the others out."""
-        following = [*(name for name, _, _ in self._spans[1:]), ""]
-        return [
-            self._text(self._ids[start:end])
-            for (name, start, end), then in zip(self._spans, following, strict=True)
-            if (name, then) == ("call_args", "call_close")
-        ]
+    def calls(self) -> list["_Called"]:
+        """Every call; one may have no arguments."""
+        found: list[_Called] = []
+        for name, start, end in self._spans:
+            if name == "call_open":
+                found.append(_Called("", False))
+            elif name == "call_args":
+                found[-1] = _Called(self._tokenizer.decode_bytes(self._ids[start:end]).decode("utf-8", "replace"), False)
+            elif name == "call_close":
+                found[-1] = found[-1]._replace(closed=True)
+        return found
 
     def skipped(self) -> tuple[str, str]:
         """Reasoning and content, special tokens left out."""
@@ -157,7 +172,7 @@ def _same_call(call: Call, text: str) -> bool:
     """Whether a call's emitted text holds the arguments that the server reports."""
     if _plain(call.arguments) in text:
         return True
-    emitted, given = _json(text), _json(call.arguments)
+    emitted, given = _json(text) if text.strip() else {}, _json(call.arguments)
     if isinstance(emitted, dict) and "arguments" in emitted and emitted.get("name") == call.name:
         return bool(emitted["arguments"] == given)
     return emitted is not _NOT_JSON and bool(emitted == given)

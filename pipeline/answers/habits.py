@@ -1,7 +1,7 @@
 """What a provider does to every answer, learned from its rows: does it bill the end token, which seams does it strip."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 SAMPLE_ROWS = 256
@@ -90,6 +90,14 @@ class Seen:
         self.texts.update(other.texts)
         self.shown.update(other.shown)
         self.emitted.update(other.emitted)
+
+
+def take_in(seen: dict[str | None, Seen], shown: Mapping[str | None, Seen], limit: int) -> None:
+    """Add what a line shows of its provider, up to so many rows of each."""
+    for provider, counts in shown.items():
+        own = seen.setdefault(provider, Seen())
+        if own.rows < limit:
+            own.take(counts)
 
 
 def spaces(reasoning: str, content: str) -> Iterator[Space]:

@@ -41,19 +41,18 @@ class Rebuilder:
             self._vocabulary = Vocabulary(self.record, self.tokenizer)
         return self._vocabulary
 
-    def encoded(self, answers: Iterable[Answer]) -> dict[str, bytes]:
-        """Ids of the texts of many answers, but for texts that could spell out a special token and answers that bring ids of their own.
+    def plain_texts(self, answers: Iterable[Answer]) -> list[str]:
+        """Texts of many answers to be encoded together: not those that could spell out a special token, nor of answers that bring ids of their own.
 
         One kind of work after the other keeps the processor's caches warm, which saves a sixth of the time of rebuilding answer by answer.
         """
         needed = (answer for answer in answers if not (answer.given or answer.logprobs or answer.rejects))
-        plain = [text for answer in needed for text in (answer.reasoning, answer.content) if text and not self.markers.may_hold(text)]
-        return dict(zip(plain, self.tokenizer.flats(plain), strict=True))
+        return [text for answer in needed for text in (answer.reasoning, answer.content) if text and not self.markers.may_hold(text)]
 
     def rebuild(self, answer: Answer, bill: Bill, habits: Habits, prompted: Prompted, ahead: Mapping[str, bytes] = NOTHING) -> Outcome:
-        """Find the best ids that the evidence supports; `ahead` has the ids of some texts, as `encoded` gives them."""
+        """Find the best ids that the evidence supports; `ahead` has the ids of some texts, those of `plain_texts`."""
         if answer.rejects and set(answer.rejects) - _TEXT_IS_STILL_THERE:
-            return Outcome(None, notes=bill.notes, reasons=answer.rejects)
+            return Outcome(None, notes=(*answer.notes, *bill.notes), reasons=answer.rejects)
         encode = Encoder(self.tokenizer, self.markers.may_hold, ahead)
         notes: list[str] = []
         if answer.given or answer.logprobs:

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from pipeline.answers.found import found
+
 
 class Job(NamedTuple):
     """One input line."""
@@ -21,6 +23,15 @@ class Job(NamedTuple):
     notes: tuple[str, ...] = ()
     output_ids: Any = None
     """Ids that the line itself holds, beside or in place of a response."""
+
+
+DEEPEST = 100
+"""Arrays and objects that may stand in one another; real lines have some ten."""
+TOO_DEEP: dict[str, tuple[str, ...]] = {
+    "rejects": ("nested_too_deeply",),
+    "notes": (f"nested_too_deeply: more than {DEEPEST} arrays and objects in one another",),
+}
+"""Of a job from a deeper line."""
 
 
 def load(line: bytes) -> Any:
@@ -39,6 +50,18 @@ def load(line: bytes) -> Any:
             raise ValueError("nested too deeply") from error
 
 
+def nested_too_deeply(line: bytes, value: Any) -> bool:
+    """Whether a parsed line is deeper than `DEEPEST`: whoever looks into such a value by recursion fails, sooner or later by where it is called from."""
+    if line.count(b"[") + line.count(b"{") <= DEEPEST:
+        return False
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer) if isinstance(inner, dict | list)]
+        if not level:
+            return False
+    return True
+
+
 def file_job(number: int, line: bytes) -> Job:
     """Job of a line that a user brought: `{id, messages?, tools?, response}`, a bare body, or the fields of an answer."""
     fallback = f"line-{number}"
@@ -47,10 +70,12 @@ def file_job(number: int, line: bytes) -> Job:
     except ValueError as error:
         return Job(fallback, rejects=("not_json",), notes=(f"not_json: {error}",))
     if not isinstance(value, dict):
-        return Job(fallback, rejects=("not_a_completion",))
-    name = value.get("id")
+        return Job(fallback, rejects=("not_a_completion",), notes=(f"not_a_completion: the line is {found(value)}",))
+    name = name_of(value.get("id"), fallback)
+    if nested_too_deeply(line, value):
+        return Job(name, **TOO_DEEP)
     common: dict[str, Any] = {
-        "id": name_of(name, fallback),
+        "id": name,
         "messages": value.get("messages"),
         "tools": value.get("tools"),
         "output_ids": value.get("output_ids"),
@@ -64,7 +89,7 @@ def file_job(number: int, line: bytes) -> Job:
         return Job(body=_body_of_fields(value), **common)
     if common["output_ids"] is not None:
         return Job(body=None, **common)
-    return Job(rejects=("not_a_completion",), **common)
+    return Job(rejects=("not_a_completion",), notes=(f"not_a_completion: the line is {found(value)}",), **common)
 
 
 def row_job(row: Any, number: int, prompt: Any) -> Job:
@@ -107,9 +132,10 @@ def _received(row: dict[str, Any]) -> tuple[Any, list[str], list[str]]:
 def _odd_body(encoded: str) -> Any:
     """A body that is no strict JSON, kept as base64: read as far as it can be."""
     try:
-        return load(base64.b64decode(encoded))
+        value = load(raw := base64.b64decode(encoded))
     except ValueError:
         return {}
+    return {} if nested_too_deeply(raw, value) else value
 
 
 def name_of(value: Any, fallback: str) -> str:

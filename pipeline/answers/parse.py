@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipeline.answers.answer import Answer, Bill, Call, Finish, Reply
+from pipeline.answers.found import found
 
 STOPS = frozenset({"stop", "tool_calls", "function_call", "end_turn", "eos", "eos_token", "stop_sequence", "tool_use"})
 LENGTHS = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
@@ -15,13 +16,13 @@ THOUGHTS = ("thinking", "reasoning")
 
 
 class _UnusableError(Exception):
-    """A field that cannot be read as what it should be; the argument is the reject code."""
+    """A field that cannot be read as what it should be; the arguments are the reject code and, where there is more to say, what was found."""
 
 
 def parse_body(body: Any) -> Reply:
     """Read a chat (or text) completion body of OpenRouter, OpenAI, vLLM, SGLang, Fireworks and their like."""
     if not isinstance(body, dict):
-        return Reply(rejects=("not_a_completion",))
+        return _no_completion(f"the body is {found(body)}")
     provider = _word(body.get("provider"))
     bill = bill_of(body.get("usage"))
     choices = body.get("choices")
@@ -31,10 +32,15 @@ def parse_body(body: Any) -> Reply:
     if choices is None and isinstance(body.get("text"), str) and isinstance(body.get("meta_info"), dict):
         body, choices, bill = _native(body)
     if not isinstance(choices, list) or not choices:
-        return Reply(provider, bill, rejects=("not_a_completion",))
+        return _no_completion(f"`choices` is {found(choices)}" if "choices" in body else f"the body is {found(body)}", provider, bill)
     if bill.tokens is None and len(choices) == 1 and isinstance(choices[0], dict):
-        bill = bill_of(choices[0].get("usage"))
+        own = bill_of(choices[0].get("usage"))
+        bill = Bill(own.tokens, (*bill.notes, *own.notes))
     return Reply(provider, bill, tuple(_answer(choice, number, body) for number, choice in enumerate(_in_order(choices))))
+
+
+def _no_completion(what: str, provider: str | None = None, bill: Bill = Bill()) -> Reply:  # noqa: B008 -- immutable
+    return Reply(provider, bill, rejects=("not_a_completion",), notes=(f"not_a_completion: {what}",))
 
 
 def _native(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any], Bill]:
@@ -61,14 +67,16 @@ def bill_of(usage: Any) -> Bill:
     Some report reasoning beside the completion: then total - prompt is their sum, and that is what was emitted.
     """
     if not isinstance(usage, dict):
-        return Bill()
-    completion = _count(usage.get("completion_tokens", usage.get("output_tokens")))
+        return Bill(notes=() if usage is None else (f"count_unusable: usage is {found(usage)}",))
+    key = "completion_tokens" if "completion_tokens" in usage else "output_tokens"
+    completion = _count(usage.get(key))
     details = usage.get("completion_tokens_details")
     reasoning = _count(details.get("reasoning_tokens")) if isinstance(details, dict) else _count(usage.get("reasoning_tokens"))
     total, prompt = _count(usage.get("total_tokens")), _count(usage.get("prompt_tokens", usage.get("input_tokens")))
     emitted = total - prompt if total is not None and prompt is not None else None
     if completion is None:
-        return Bill(emitted, ("billed_as_total_minus_prompt",)) if emitted is not None and emitted >= 0 else Bill()
+        odd = () if usage.get(key) is None else (f"count_unusable: {key} is {found(usage[key])}",)
+        return Bill(emitted, (*odd, "billed_as_total_minus_prompt")) if emitted is not None and emitted >= 0 else Bill(notes=odd)
     if reasoning and emitted == completion + reasoning:
         return Bill(emitted, ("usage_disjoint",))
     return Bill(completion)
@@ -76,7 +84,7 @@ def bill_of(usage: Any) -> Bill:
 
 def _answer(choice: Any, position: int, body: dict[str, Any]) -> Answer:
     if not isinstance(choice, dict):
-        return Answer(position, rejects=("not_a_completion",))
+        return Answer(position, rejects=("not_a_completion",), notes=(f"not_a_completion: the choice is {found(choice)}",))
     word = _word(choice.get("finish_reason"))
     finish = _finish(word, _word(choice.get("native_finish_reason")))
     if choice.get("error") or word == "error":
@@ -85,7 +93,9 @@ def _answer(choice: Any, position: int, body: dict[str, Any]) -> Answer:
     try:
         return _texts(choice, position, finish, word, given)
     except _UnusableError as error:
-        return Answer(position, finish=finish, finish_reason=word, given=given, logprobs=choice.get("logprobs"), rejects=(str(error),))
+        code, *details = error.args
+        notes = tuple(f"{code}: {detail}" for detail in details)
+        return Answer(position, finish=finish, finish_reason=word, given=given, logprobs=choice.get("logprobs"), rejects=(code,), notes=notes)
 
 
 def _texts(choice: dict[str, Any], position: int, finish: Finish, word: str | None, given: tuple[tuple[str, Any], ...]) -> Answer:
@@ -93,7 +103,7 @@ def _texts(choice: dict[str, Any], position: int, finish: Finish, word: str | No
     if message is None and isinstance(choice.get("text"), str):
         message = {"content": choice["text"]}
     if not isinstance(message, dict):
-        raise _UnusableError("not_a_completion")
+        raise _UnusableError("not_a_completion", f"`message` is {found(message)}" if "message" in choice else f"the choice is {found(choice)}")
     content, thoughts, readable = _parts(message.get("content"))
     reasoning, other, raw = _reasoning(message, thoughts)
     rejects = [] if raw and readable else ["reasoning_not_raw"]
@@ -143,11 +153,11 @@ def _calls(message: dict[str, Any]) -> Iterator[Call]:
     if isinstance(listed, dict):
         listed = [listed]
     if not isinstance(listed, list):
-        raise _UnusableError("tool_call_malformed")
+        raise _UnusableError("tool_call_malformed", f"`tool_calls` is {found(listed)}")
     for item in _in_order(listed):
         function = item.get("function", item) if isinstance(item, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise _UnusableError("tool_call_malformed")
+            raise _UnusableError("tool_call_malformed", f"the call is {found(item)}")
         arguments, name = function.get("arguments"), function["name"]
         native = item.get("id")
         try:
@@ -201,7 +211,7 @@ def _part(part: Any) -> str:
         return part
     if isinstance(part, dict) and isinstance(part.get("text"), str):
         return str(part["text"])
-    raise _UnusableError("content_not_text")
+    raise _UnusableError("content_not_text", f"a text is needed, found is {found(part)}")
 
 
 def _parts(value: Any) -> tuple[str, str, bool]:

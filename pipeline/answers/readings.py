@@ -4,6 +4,7 @@ A reading says where each special token stands. The billed count decides between
 """
 
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -17,6 +18,9 @@ from pipeline.answers.seams import templated
 MAX_READINGS = 48
 """Alternatives tried at most; beyond, an answer is too ambiguous for a count to decide."""
 
+
+MAX_TAGS = 4
+"""Spelled out tags that are tried as the one that closes the reasoning."""
 
 INSERTED = "insert_tool_section"
 """Repair: a section's markers, which the server dropped, are put back."""
@@ -138,8 +142,8 @@ def _splits(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking
     elif opened and not reasoning and content.lstrip().startswith(opened):
         content, repairs = content.lstrip().removeprefix(opened), ("strip_think_open",)
     if close in reasoning and not content:
-        before, _, after = reasoning.partition(close)
-        yield before, True, after, (*repairs, "split_close_tag_in_reasoning")
+        for before, after, literal in _parted(reasoning, close):
+            yield before, True, after, (*repairs, "split_close_tag_in_reasoning", *literal)
     elif (whole := reasoning.rstrip()).endswith(close):
         for space in dict.fromkeys(("", reasoning[len(whole) :])):  # white space after the tag may be the server's, or begin the content
             yield whole.removesuffix(close), True, space + content, (*repairs, "strip_close_tag_in_reasoning")
@@ -148,14 +152,23 @@ def _splits(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking
     elif reasoning and content.startswith(close):
         yield reasoning, True, content.removeprefix(close), (*repairs, "strip_close_tag_in_content")
     elif not reasoning and close in content:
-        before, _, after = content.partition(close)
-        yield before, True, after, (*repairs, "split_close_tag_in_content")
+        for before, after, literal in _parted(content, close):
+            yield before, True, after, (*repairs, "split_close_tag_in_content", *literal)
         if thinking == "open":
             yield "", True, content, (*repairs, "literal_close_tag")
         return
     elif repairs:
         yield reasoning, bool(content or answer.calls or answer.finish != "length"), content, repairs
     yield from _unmarked(answer.reasoning, answer, markers, thinking)
+
+
+def _parted(text: str, tag: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """What stands before and after a tag, for each place where it is spelled out, up to some: any may be the one that is meant.
+
+    The third is a repair for all but the first, which makes them a reason to doubt, never to accept: a model hardly ever spells the tag out before it closes.
+    """
+    for number, match in enumerate(itertools.islice(re.finditer(re.escape(tag), text), MAX_TAGS)):
+        yield text[: match.start()], text[match.end() :], ("literal_close_tag",) if number else ()
 
 
 def _repeated(reasoning: str, content: str, opened: str, close: str) -> tuple[str, str] | None:

@@ -1,13 +1,13 @@
 """A job to the rows of tokens.parquet that it makes: one for each choice, and always at least one."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pipeline.answers.answer import Answer, Bill, Finish, Reply
 from pipeline.answers.assemble import Built, Span, pack, unpack
 from pipeline.answers.emitted import as_ids, impossible
 from pipeline.answers.formats import Thinking, thinking_after
-from pipeline.answers.habits import UNKNOWN, Habits, Seen, Space, spaces
+from pipeline.answers.habits import UNKNOWN, Habits, Seen, Space, spaces, take_in
 from pipeline.answers.ladder import Rebuilder
 from pipeline.answers.lines import Job
 from pipeline.answers.names import with_names
@@ -48,13 +48,21 @@ class Asked(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
+class Begun(NamedTuple):
+    """Jobs half way to their rows."""
+
+    replies: list[tuple[Job, Reply]]
+    texts: list[str]
+    """To be encoded, as `Tokenizer.flats` does."""
+
+
 class RowMaker:
     """Turns jobs into rows, for one target."""
 
     def __init__(self, record: TargetRecord, tokenizer: Tokenizer, *, send_tools: bool) -> None:
         self.rebuilder = Rebuilder(record, tokenizer)
         self._record = record
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._send_tools = send_tools
         self._renderer: PromptRenderer | None = None
 
@@ -64,16 +72,25 @@ class RowMaker:
 
     def rows_by_job(self, jobs: Iterable[Job], habits: Mapping[str | None, Habits]) -> list[list[Row]]:
         """Rows of each job, at least one; they are the same whatever other jobs stand beside it."""
-        pairs = [(job, self._reply(job)) for job in jobs]
-        ahead = self.rebuilder.encoded(answer for _, reply in pairs for answer in reply.answers)
-        return [self._rows(job, reply, habits, ahead) for job, reply in pairs]
+        begun = self.begin(jobs)
+        return self.finish(begun, self.tokenizer.flats(begun.texts), habits)
+
+    def begin(self, jobs: Iterable[Job]) -> Begun:
+        """Read the jobs' bodies, and say which texts are to be encoded."""
+        replies = [(job, self._reply(job)) for job in jobs]
+        return Begun(replies, self.rebuilder.plain_texts(answer for _, reply in replies for answer in reply.answers))
+
+    def finish(self, begun: Begun, ids: Sequence[bytes], habits: Mapping[str | None, Habits]) -> list[list[Row]]:
+        """Rows of each job, with the ids of the texts."""
+        ahead = dict(zip(begun.texts, ids, strict=True))
+        return [self._rows(job, reply, habits, ahead) for job, reply in begun.replies]
 
     def _rows(self, job: Job, reply: Reply, habits: Mapping[str | None, Habits], ahead: Mapping[str, bytes]) -> list[Row]:
         """Rows of one job, in the order of its choices; the first has the job's id, the others `<id>#<n>`."""
         asked = self._asked(job)
         rejects = (*job.rejects, *reply.rejects, *asked.rejects)
         if rejects or not reply.answers:
-            outcome = Outcome(None, notes=(*job.notes, *asked.notes, *reply.bill.notes), reasons=tuple(dict.fromkeys(rejects)))
+            outcome = Outcome(None, notes=(*job.notes, *asked.notes, *reply.notes, *reply.bill.notes), reasons=tuple(dict.fromkeys(rejects)))
             return [_row(job, job.id, asked, reply, None, outcome, reply.bill.tokens)]
         own = habits.get(reply.provider, UNKNOWN)
         outcomes = self._outcomes(reply, own, asked, ahead)
@@ -86,36 +103,46 @@ class RowMaker:
         """An outcome with spans for the names of its calls."""
         if outcome.built is None:
             return outcome
-        return outcome._replace(built=with_names(outcome.built, self.rebuilder.context.format.name, self._tokenizer))
+        return outcome._replace(built=with_names(outcome.built, self.rebuilder.context.format.name, self.tokenizer))
 
     def thinking(self, job: Job) -> Thinking | None:
         """State in which the job's prompt leaves the model; None when the prompt is not known."""
         return self._asked(job).thinking
 
+    def shown(self, jobs: Iterable[Job], enough: Container[str | None] = ()) -> list[dict[str | None, Seen] | None]:
+        """What each job shows of its provider's habits; None where that provider is one of whom enough is known."""
+        replies = [(job, Reply() if job.rejects else self._reply(job)) for job in jobs]
+        needed = [bool(job.rejects) or reply.provider not in enough for job, reply in replies]
+        texts = self.rebuilder.plain_texts(answer for (_, reply), wanted in zip(replies, needed, strict=True) if wanted for answer in reply.answers)
+        ahead = dict(zip(texts, self.tokenizer.flats(texts), strict=True))
+        return [self._shown(job, reply, ahead) if wanted else None for (job, reply), wanted in zip(replies, needed, strict=True)]
+
     def observe(self, job: Job, seen: dict[str | None, Seen], limit: int) -> None:
         """Take a job into what is known of its provider's habits, up to so many rows of each provider."""
+        enough = [name for name, counts in seen.items() if counts.rows >= limit]
+        for shown in self.shown([job], enough):
+            take_in(seen, shown or {}, limit)
+
+    def _shown(self, job: Job, reply: Reply, ahead: Mapping[str, bytes]) -> dict[str | None, Seen]:
         if job.rejects:
-            return
-        reply = self._reply(job)
-        counts = seen.setdefault(reply.provider, Seen())
-        if counts.rows >= limit:
-            return
-        asked = self._asked(job)
+            return {}
+        counts, asked = Seen(), self._asked(job)
         for answer in reply.answers:
             if answer.rejects:
                 continue
-            outcome = self.rebuilder.rebuild(answer, reply.bill if len(reply.answers) == 1 else Bill(), UNKNOWN, self._prompted(asked))
+            outcome = self.rebuilder.rebuild(answer, reply.bill if len(reply.answers) == 1 else Bill(), UNKNOWN, self._prompted(asked), ahead)
             counts.rows += 1
             counts.texts.update(name for name, text in (("reasoning", answer.reasoning), ("content", answer.content)) if text)
-            shown = set(spaces(answer.reasoning, answer.content))
-            counts.shown.update(shown)
+            spaced = set(spaces(answer.reasoning, answer.content))
+            counts.shown.update(spaced)
             if outcome.plain_delta in (-1, 0):
                 (counts.length_deltas if answer.finish == "length" else counts.stop_deltas)[outcome.plain_delta] += 1
             if outcome.built is not None and outcome.evidence in ("ids", "logprobs"):
                 emitted = set(self._emitted(outcome.built))
                 counts.verified += 1
                 counts.emitted.update(emitted)
-                counts.lost.update(space for space in emitted if space[0] not in {seam for seam, _ in shown})
+                counts.lost.update(space for space in emitted if space[0] not in {seam for seam, _ in spaced})
+        return {reply.provider: counts}
 
     def _emitted(self, built: Built) -> Iterator[Space]:
         """White space at the seams of verified ids."""
@@ -123,7 +150,7 @@ class RowMaker:
         texts = {"reasoning": "", "content": ""}
         for kind, start, end in built.spans:
             if kind in texts:
-                texts[kind] += self._tokenizer.decode_bytes(ids[start:end]).decode("utf-8", "replace")
+                texts[kind] += self.tokenizer.decode_bytes(ids[start:end]).decode("utf-8", "replace")
         return spaces(texts["reasoning"], texts["content"])
 
     def _reply(self, job: Job) -> Reply:
@@ -166,7 +193,7 @@ class RowMaker:
         """The prompt's ids: those that the engine reports, else the conversation rendered."""
         engine = _engine_prompt(job.body)
         notes: tuple[str, ...] = ()
-        if engine is not None and impossible(engine, self._record, self._tokenizer):
+        if engine is not None and impossible(engine, self._record, self.tokenizer):
             engine, notes = None, ("engine_prompt_ids_impossible",)
         if job.messages is None:
             if engine is None:
@@ -182,7 +209,7 @@ class RowMaker:
 
     def _render(self, messages: Any, tools: Any) -> list[int]:
         if self._renderer is None:
-            self._renderer = PromptRenderer(self._record, self._tokenizer)
+            self._renderer = PromptRenderer(self._record, self.tokenizer)
         return self._renderer.render(messages, tools)
 
 

@@ -91,5 +91,5 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", required=True, type=Path, help="tokens.parquet to write: a row for each line, in order; empty lines count as none")
     parser.add_argument("--summary", type=Path, help="where to write the summary as JSON as well")
     parser.add_argument("--no-tools", action="store_true", help="the tools were not sent, so the prompt does not hold them")
-    parser.add_argument("--workers", type=int, help="processes; the result does not depend on it")
+    parser.add_argument("--workers", type=int, help="cores to use; the result does not depend on it")
     return parser

@@ -1,56 +1,55 @@
 """Rows to Arrow, without a Python object for each id."""
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain, pairwise
+from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
-from pipeline.answers.assemble import WIDTH
+from pipeline.answers.assemble import WIDTH, Span
 from pipeline.answers.rows import Row
 from pipeline.schema.tokens import SCHEMA
 
 
 def record_batch(rows: Sequence[Row]) -> pa.RecordBatch:
     """Rows in the columns of SCHEMA, in order."""
-    columns = {
-        "prompt_ids": _ids([row.prompt for row in rows]),
-        "completion_ids": _ids([row.completion for row in rows]),
-        "segments": _segments(rows),
-        "notes": _notes(rows),
+    fields = dict(zip(Row._fields, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(Row._fields, ())
+    lists = {
+        "prompt_ids": _ids(fields["prompt"]),
+        "completion_ids": _ids(fields["completion"]),
+        "segments": _segments(fields["spans"]),
+        "notes": _notes(fields["notes"]),
     }
-    arrays = [columns.get(field.name) if field.name in columns else pa.array([getattr(row, field.name) for row in rows], field.type) for field in SCHEMA]
+    arrays = [lists[field.name] if field.name in lists else pa.array(fields[field.name], field.type) for field in SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def _offsets(lengths: list[int]) -> Any:
-    return pa.array(np.concatenate(([0], np.cumsum(lengths))).astype(np.int32))
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches in the columns of SCHEMA as one."""
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-def _ids(buffers: list[bytes]) -> Any:
+def _lists(lengths: Iterable[int], values: pa.Array, name: str) -> pa.ListArray:
+    """Values as lists of these lengths, in the type of a column."""
+    return pa.ListArray.from_arrays(pa.array(list(accumulate(lengths, initial=0)), pa.int32()), values, type=SCHEMA.field(name).type)
+
+
+def _ids(buffers: Sequence[bytes]) -> pa.ListArray:
     """Buffers of little-endian uint32 as a list<int32> column; ids are below 2**31."""
-    values = pa.array(np.frombuffer(b"".join(buffers), dtype="<i4"))
-    return pa.ListArray.from_arrays(_offsets([len(buffer) // WIDTH for buffer in buffers]), values, type=SCHEMA.field("completion_ids").type)
+    whole = b"".join(buffers)
+    values = pa.Array.from_buffers(pa.int32(), len(whole) // WIDTH, [None, pa.py_buffer(whole)])  # by way of numpy, pyarrow would import numpy.ma
+    return _lists((len(buffer) // WIDTH for buffer in buffers), values, "completion_ids")
 
 
-def _segments(rows: Sequence[Row]) -> Any:
-    spans = [span for row in rows for span in row.spans]
-    kind = SCHEMA.field("segments").type
-    values = pa.StructArray.from_arrays(
-        [
-            pa.array([span.kind for span in spans], pa.string()),
-            pa.array([span.start for span in spans], pa.int32()),
-            pa.array([span.end for span in spans], pa.int32()),
-        ],
-        fields=list(kind.value_type),
-    )
-    return pa.ListArray.from_arrays(_offsets([len(row.spans) for row in rows]), values, type=kind)
+def _segments(rows: Sequence[Sequence[Span]]) -> pa.ListArray:
+    kind = SCHEMA.field("segments").type.value_type
+    parts = tuple(zip(*chain.from_iterable(rows), strict=True)) or ((), (), ())
+    values = pa.StructArray.from_arrays([pa.array(part, field.type) for part, field in zip(parts, kind, strict=True)], fields=list(kind))
+    return _lists(map(len, rows), values, "segments")
 
 
-def _notes(rows: Sequence[Row]) -> Any:
-    values = pa.array([note for row in rows for note in row.notes], pa.string())
-    return pa.ListArray.from_arrays(_offsets([len(row.notes) for row in rows]), values, type=SCHEMA.field("notes").type)
+def _notes(rows: Sequence[Sequence[str]]) -> pa.ListArray:
+    return _lists(map(len, rows), pa.array(list(chain.from_iterable(rows)), pa.string()), "notes")
 
 
 class Counted(NamedTuple):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.answers.lines import Job, file_job, load, row_job
+from pipeline.answers.lines import TOO_DEEP, Job, file_job, load, nested_too_deeply, row_job
 from pipeline.artifacts import read_lines
 from pipeline.reconstruct.kept import Line
 from pipeline.tables import opener_of
@@ -50,7 +50,9 @@ def build_to_job(line: Line) -> Job:
         row = _value(text)
         if row is None:
             return Job(f"line-{number}", rejects=("not_json",))
-    return row_job(row, number, prompt)
+    job = row_job(row, number, prompt)
+    deep = any(line is not None and nested_too_deeply(line, value) for line, value in ((text, row), (prompt_text, prompt)))
+    return Job(job.id, **TOO_DEEP) if deep else job
 
 
 def _matched(prompts: list[tuple[int, bytes]], responses: list[tuple[int, bytes]]) -> Iterator[Line]:

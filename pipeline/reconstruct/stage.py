@@ -5,12 +5,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipeline.answers.habits import learn
 from pipeline.answers.rows import RowMaker
 from pipeline.artifacts import read_model, to_json, write_json
 from pipeline.reconstruct.kept import KeptLines, Line
 from pipeline.reconstruct.sources import build_lines, build_to_job
 from pipeline.reconstruct.summary import Tally
-from pipeline.reconstruct.work import Plan, ToJob, batches, learn_habits, workers_for
+from pipeline.reconstruct.work import Plan, ToJob, batches, mostly_checked, survey, workers_for
 from pipeline.reuse.kept import opened
 from pipeline.schema.target import TargetRecord
 from pipeline.schema.tokens import SCHEMA
@@ -44,11 +45,13 @@ def run(config: Config, *, prompts: Path, responses: Path, record: Path, tokens:
 
 def rebuild_file(lines: Callable[[], Iterator[Line]], to_job: ToJob, maker: RowMaker, out: Path, workers: int, kept: KeptLines | None = None) -> dict[str, Any]:
     """Read the lines twice, first for the providers' habits; write the table; return the summary."""
-    habits = learn_habits(lines(), maker, to_job, kept)
+    seen = survey(lines(), maker, to_job, kept)
+    habits = learn(seen)
     if kept is not None:
         kept.use(habits)
     tally = Tally()
-    write_batches(out, SCHEMA, batches(lines(), Plan(maker, to_job, habits), tally, workers, kept))
+    processes = mostly_checked(seen) or not maker.tokenizer.together
+    write_batches(out, SCHEMA, batches(lines(), Plan(maker, to_job, habits), tally, workers, processes=processes, kept=kept))
     if kept is not None:
         kept.close()
     return tally.document(habits)

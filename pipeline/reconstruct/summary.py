@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipeline.answers.assemble import WIDTH
 from pipeline.answers.habits import UNKNOWN, Habits
 from pipeline.answers.rows import Row
 from pipeline.reconstruct.columns import Counted
@@ -25,15 +26,16 @@ class Tally:
     def take(self, lines: int, rows: Iterable[Row | Counted]) -> None:
         """Count the rows of so many lines."""
         self.lines += lines
+        alike: Counter[tuple[Any, ...]] = Counter()
         for row in rows:
-            provider = row.provider or "unknown"
-            tokens = len(row.completion) // 4
-            self.counts["row", provider, row.status, row.evidence or "none"] += 1
-            self.counts["tokens", row.status] += tokens
-            if row.reason:
-                self.counts.update(("reason", code) for code in row.reason.split(", "))
-            if row.notes:
-                self.counts.update(("note", code) for code in {note.split(maxsplit=1)[0].rstrip(":") for note in row.notes if note})
+            alike[row.provider, row.status, row.evidence, row.reason, tuple(row.notes)] += 1
+            self.counts["tokens", row.status] += len(row.completion) // WIDTH
+        for (provider, status, evidence, reason, notes), count in alike.items():
+            self.counts["row", provider or "unknown", status, evidence or "none"] += count
+            for code in reason.split(", ") if reason else ():
+                self.counts["reason", code] += count
+            for code in {note.split(maxsplit=1)[0].rstrip(":") for note in notes if note}:
+                self.counts["note", code] += count
 
     def add(self, other: "Tally") -> None:
         """Take in another tally."""

@@ -1,6 +1,7 @@
-"""Lines to record batches, in order: in this process, or on all cores when there is enough to do.
+"""Lines to record batches, in order: in this process with threads beside it, or in several processes, when there is enough to do.
 
-The result does not depend on the number of processes: batches are cut by lines alone.
+Encoding is most of the work on most rows, and threads do it without Python; to check ids that came with a row is work for Python, and so for
+processes. The result depends on neither: what is handed out is cut by lines alone.
 """
 
 import contextlib
@@ -8,74 +9,113 @@ import gc
 import multiprocessing
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import islice
 from typing import NamedTuple
 
 import orjson
 import pyarrow as pa
 
-from pipeline.answers.habits import SAMPLE_ROWS, Habits, Seen, learn
+from pipeline.answers.habits import SAMPLE_ROWS, Habits, Seen, take_in
 from pipeline.answers.lines import Job
-from pipeline.answers.rows import RowMaker
+from pipeline.answers.rows import Begun, Row, RowMaker
 from pipeline.pools import processes_for, where_needed
-from pipeline.reconstruct.columns import counted, record_batch
+from pipeline.reconstruct.columns import counted, joined, record_batch
 from pipeline.reconstruct.kept import Fresh, KeptLines, Line
 from pipeline.reconstruct.summary import Tally
 from pipeline.reuse.rows import Found
 from pipeline.runner import follow_parent
 from pipeline.schema.tokens import SCHEMA
 
-BATCH_LINES = 256
+GROUP_LINES = 256
+"""Lines whose rows are a row group of the table."""
+PIECE_LINES = 128
+"""Lines that are handed out at a time: few, so that all end together."""
+SURVEY_LINES = 32
+"""Lines that are looked at together for habits: few, since most files need only some hundred."""
+AHEAD = 2
+"""Pieces that wait, being encoded, while rows are made of earlier ones."""
 PARALLEL_FROM = 4 << 20
-"""Bytes of input from which starting processes pays."""
-
-Source = Callable[[], Iterator[Line]]
-"""Gives the lines from the start, as often as asked."""
+"""Bytes of input from which more than one core pays."""
+CHECKED_SHARE = 0.1
+"""Share of rows with ids to check from which that is most of the work."""
 
 ToJob = Callable[[Line], Job]
+Shown = dict[str | None, Seen]
+"""What lines show of their providers."""
+
+_NAMES_ONE = re.compile(b'"provider": ?"')
+"""How a line names any provider."""
 
 
 class Plan(NamedTuple):
-    """All that a worker needs."""
+    """All that it takes to make rows of lines."""
 
     maker: RowMaker
     to_job: ToJob
     habits: dict[str | None, Habits]
 
 
-def learn_habits(lines: Iterable[Line], maker: RowMaker, to_job: ToJob, kept: KeptLines | None = None) -> dict[str | None, Habits]:
-    """First pass: habits of each provider, from its first rows."""
-    seen: dict[str | None, Seen] = {}
-    known: re.Pattern[bytes] | None = None
-    for line in lines:
-        if known is not None and known.search(line[1] or b""):
-            continue
-        if kept is None:
-            maker.observe(to_job(line), seen, SAMPLE_ROWS)
-        else:
-            _observe(line, maker, to_job, seen, kept)
-        known = _named([name for name, counts in seen.items() if name and counts.rows >= SAMPLE_ROWS])
-    return learn(seen)
+class Group(NamedTuple):
+    """Lines of a row group, with what is kept of them."""
+
+    lines: list[Line]
+    found: Found | None
 
 
-def _observe(line: Line, maker: RowMaker, to_job: ToJob, seen: dict[str | None, Seen], kept: KeptLines) -> None:
-    """As `RowMaker.observe`, with what an earlier build saw in the same line."""
-    shown = kept.seen(line)
-    if shown is None:
-        shown = {}
-        maker.observe(to_job(line), shown, SAMPLE_ROWS)
-        kept.add_seen(line, shown)
-    for provider, counts in shown.items():
-        own = seen.setdefault(provider, Seen())
-        if own.rows < SAMPLE_ROWS:
-            own.take(counts)
+class Made(NamedTuple):
+    """Rows of some lines."""
+
+    batch: pa.RecordBatch
+    counts: list[int]
+    """Rows of each line."""
+    tally: Tally
+
+
+Tasks = Iterator[tuple[Group | None, list[Line] | None]]
+"""Lines to work on, a piece at a time; beside the last piece of a group stands the group."""
+Results = Iterator[tuple[Group | None, Made | None]]
+
+
+def survey(lines: Iterable[Line], maker: RowMaker, to_job: ToJob, kept: KeptLines | None = None) -> Shown:
+    """First pass: what the first rows of each provider show of its habits."""
+    seen: Shown = {}
+    enough: set[str | None] = set()
+    named: re.Pattern[bytes] | None = None
+
+    def needed(line: Line) -> bool:
+        """Lines that name only a provider of whom enough is known, or none likewise, need not be parsed."""
+        text = line[1] or b""
+        return not (named is not None and named.search(text)) and not (None in enough and _NAMES_ONE.search(text) is None)
+
+    wanted = filter(needed, lines)
+    while chunk := list(islice(wanted, SURVEY_LINES)):
+        before = [None if kept is None else kept.seen(line) for line in chunk]
+        new = [line for line, shown in zip(chunk, before, strict=True) if shown is None]
+        with no_collector():
+            fresh = maker.shown(map(to_job, new), enough)
+        if kept is not None:
+            for line, now in zip(new, fresh, strict=True):
+                if now is not None:
+                    kept.add_seen(line, now)
+        left = iter(fresh)
+        for shown in before:
+            now = next(left) if shown is None else shown
+            take_in(seen, now or {}, SAMPLE_ROWS)
+        enough = {name for name, counts in seen.items() if counts.rows >= SAMPLE_ROWS}
+        named = _named([name for name in enough if name])
+    return seen
 
 
 def _named(providers: Sequence[str]) -> re.Pattern[bytes] | None:
-    """How a line names one of these providers, so that lines of those who are known well enough need not be parsed."""
+    """How a line names one of these providers."""
     names = b"|".join(re.escape(orjson.dumps(name)) for name in providers)
     return re.compile(b'"provider": ?(?:' + names + b")") if names else None
+
+
+def mostly_checked(seen: Shown) -> bool:
+    """Whether so many rows bring ids that checking these is most of the work."""
+    return sum(counts.verified for counts in seen.values()) > CHECKED_SHARE * sum(counts.rows for counts in seen.values())
 
 
 @contextlib.contextmanager
@@ -90,78 +130,85 @@ def no_collector() -> Iterator[None]:
             gc.enable()
 
 
-def batches(lines: Iterator[Line], plan: Plan, tally: Tally, workers: int, kept: KeptLines | None = None) -> Iterator[pa.RecordBatch]:
-    """Second pass: the rows of each batch of lines, counted in `tally`."""
-    chunks = iter(lambda: list(islice(lines, BATCH_LINES)), [])
-    with contextlib.ExitStack() as stack:
-        if workers > 1:
-            pool = stack.enter_context(ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start, (plan,)))
+def batches(lines: Iterator[Line], plan: Plan, tally: Tally, workers: int, *, processes: bool, kept: KeptLines | None = None) -> Iterator[pa.RecordBatch]:
+    """Second pass: the rows of each group of lines, counted in `tally`; with so many workers, which are processes or threads."""
+    tasks = _tasks(lines, kept)
+    parts: list[Made] = []
+    for group, made in _by_processes(tasks, plan, workers) if processes and workers > 1 else _here(tasks, plan, threads=workers > 1):
+        parts += [] if made is None else [made]
+        if group is None:
+            continue
+        fresh = Fresh(joined([part.batch for part in parts]), [count for part in parts for count in part.counts]) if parts else None
+        if kept is None or group.found is None:
+            assert fresh is not None
+            batch = fresh.batch
         else:
-            pool = None
-            _work_by(plan)
-        looked = ((Looked(chunk, None), chunk) for chunk in chunks) if kept is None else _looked(chunks, kept)
-        for (chunk, found), made in where_needed(pool, _run, looked, 2 * workers):
-            fresh = None if made is None else Fresh(pa.ipc.read_record_batch(made.buffer, SCHEMA), made.counts)
-            if kept is None or found is None:
-                assert fresh is not None
-                batch = fresh.batch
-            else:
-                batch = kept.join(found, fresh)
-            if made is not None and len(made.counts) == len(chunk):
-                tally.add(made.tally)
-            else:
-                tally.take(len(chunk), counted(batch))
-            yield batch
+            batch = kept.join(group.found, fresh)
+        if fresh is not None and len(fresh.counts) == len(group.lines):
+            for part in parts:
+                tally.add(part.tally)
+        else:
+            tally.take(len(group.lines), counted(batch))
+        parts = []
+        yield batch
 
 
-class Looked(NamedTuple):
-    """Some lines, with what is kept of them."""
-
-    chunk: list[Line]
-    found: Found | None
-
-
-def _looked(chunks: Iterable[list[Line]], kept: KeptLines) -> Iterator[tuple[Looked, list[Line] | None]]:
-    """Each chunk with those of its lines that must be worked on."""
-    for chunk in chunks:
-        found = kept.look(chunk)
-        yield Looked(chunk, found), [chunk[number] for number in found.missing] or None
+def _tasks(lines: Iterator[Line], kept: KeptLines | None) -> Tasks:
+    """Each group's lines that must be worked on."""
+    while group := list(islice(lines, GROUP_LINES)):
+        found = None if kept is None else kept.look(group)
+        needed = group if found is None else [group[number] for number in found.missing]
+        pieces = [needed[start : start + PIECE_LINES] for start in range(0, len(needed), PIECE_LINES)]
+        yield from ((None, piece) for piece in pieces[:-1])
+        yield Group(group, found), pieces[-1] if pieces else None
 
 
-def workers_for(size: int, wanted: int | None) -> int:
-    """Processes for so many bytes of input, unless the user wants another number."""
-    return processes_for(size, worth=PARALLEL_FROM) if wanted is None else max(1, wanted)
+def _here(tasks: Tasks, plan: Plan, *, threads: bool) -> Results:
+    """Rows made in this process; the texts are encoded beside it by threads, or not."""
+    maker = plan.maker
+    with ThreadPoolExecutor(AHEAD) if threads else contextlib.nullcontext() as pool, no_collector():
+        encode = maker.tokenizer.flats_together if threads else maker.tokenizer.flats
+        for (group, begun), ids in where_needed(pool, encode, _begun(tasks, plan), AHEAD):
+            yield group, None if begun is None or ids is None else _made(maker.finish(begun, ids, plan.habits))
 
 
-class Made(NamedTuple):
-    """Rows of some lines, as they cross to another process."""
+def _begun(tasks: Tasks, plan: Plan) -> Iterator[tuple[tuple[Group | None, Begun | None], list[str] | None]]:
+    for group, piece in tasks:
+        begun = None if piece is None else plan.maker.begin(map(plan.to_job, piece))
+        yield (group, begun), None if begun is None else begun.texts
 
-    buffer: pa.Buffer
-    """Record batch, serialised."""
-    counts: list[int]
-    """Rows of each line."""
-    tally: Tally
+
+def _made(by_line: list[list[Row]]) -> Made:
+    rows = [row for rows in by_line for row in rows]
+    tally = Tally()
+    tally.take(len(by_line), rows)
+    return Made(record_batch(rows), [len(rows) for rows in by_line], tally)
+
+
+def _by_processes(tasks: Tasks, plan: Plan, workers: int) -> Results:
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start, (plan,)) as pool:
+        for group, sent in where_needed(pool, _run, tasks, 2 * workers):
+            yield group, None if sent is None else Made(pa.ipc.read_record_batch(sent[0], SCHEMA), *sent[1:])
 
 
 _plan: Plan | None = None
 
 
 def _start(plan: Plan) -> None:
-    follow_parent()
-    _work_by(plan)
-
-
-def _work_by(plan: Plan) -> None:
     global _plan
     _plan = plan
+    follow_parent()
+    gc.freeze()  # what was inherited is no garbage, and looking through it would copy its memory
 
 
-def _run(chunk: list[Line]) -> Made:
+def _run(piece: list[Line]) -> tuple[pa.Buffer, list[int], Tally]:
+    """Rows as they cross to another process."""
     assert _plan is not None
-    plan = _plan
     with no_collector():
-        by_line = plan.maker.rows_by_job([plan.to_job(line) for line in chunk], plan.habits)
-    rows = [row for rows in by_line for row in rows]
-    tally = Tally()
-    tally.take(len(chunk), rows)
-    return Made(record_batch(rows).serialize(), [len(rows) for rows in by_line], tally)
+        made = _made(_plan.maker.rows_by_job(map(_plan.to_job, piece), _plan.habits))
+    return made.batch.serialize(), made.counts, made.tally
+
+
+def workers_for(size: int, wanted: int | None) -> int:
+    """Cores to use for so many bytes of input, unless the user wants another number."""
+    return processes_for(size, worth=PARALLEL_FROM) if wanted is None else max(1, wanted)

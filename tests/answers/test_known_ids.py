@@ -56,6 +56,20 @@ def test_ids_that_say_something_else_are_noted_and_the_next_rung_is_taken(true: 
     assert "ids_disagree_with_text" in codes(row)
 
 
+@pytest.mark.parametrize("shown", ["", "{}", " "])
+def test_a_call_without_arguments_is_a_call(shown: str, maker: RowMaker, tokenizer: Tokenizer) -> None:
+    name = tokenizer.encode("functions.f:0")
+    emitted = [*tokenizer.encode("Think."), CLOSE, TOOLS, CALL, *name, ARGS, CALL_END, TOOLS_END, END]
+    calls = [call("f", shown, "functions.f:0")]
+    row = row_of(maker, body("Think.", None, calls, billed=len(emitted), finish="tool_calls", token_ids=emitted))
+    assert (unpack(row.completion), row.evidence, row.status) == (emitted, "ids", "accept")
+    cut = emitted[: emitted.index(ARGS) - 1]
+    row = row_of(maker, body("Think.", None, [call("f", "", "functions.f:")], billed=len(cut), finish="length", token_ids=cut))
+    assert (unpack(row.completion), row.evidence, row.reason) == (cut, "ids", "truncated_in_tool_call")
+    other = row_of(maker, body("Think.", None, [call("f", '{"a": 1}', "functions.f:0")], billed=99, finish="tool_calls", token_ids=emitted))
+    assert "ids_disagree_with_text" in codes(other)
+
+
 @pytest.mark.parametrize(("bad", "code"), [(163850, "id_out_of_range"), (-1, "id_out_of_range"), (163589, "reserved_id")])
 def test_impossible_ids_are_rejected_with_their_place(bad: int, code: str, true: list[int], maker: RowMaker) -> None:
     row = row_of(maker, body("Think.", "I am having fun.", token_ids=[*true[:3], bad, *true[3:]]))

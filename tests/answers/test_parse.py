@@ -71,12 +71,18 @@ def test_how_the_answer_ended(word: str | None, native: str | None, finish: str)
         ({"completion_tokens": 18, "prompt_tokens": 64, "total_tokens": 82, "completion_tokens_details": {"reasoning_tokens": 9}}, 18, ()),
         ({"completion_tokens": 18, "prompt_tokens": 64, "total_tokens": 82, "completion_tokens_details": {"reasoning_tokens": 0}}, 18, ()),
         ({"prompt_tokens": 64, "total_tokens": 82}, 18, ("billed_as_total_minus_prompt",)),
-        ({"completion_tokens": True}, None, ()),
-        ({"completion_tokens": -1}, None, ()),
-        ({"completion_tokens": "9"}, None, ()),
-        ({"completion_tokens": 1 << 40}, None, ()),
+        ({"completion_tokens": True}, None, ("count_unusable: completion_tokens is true",)),
+        ({"completion_tokens": -1.5}, None, ("count_unusable: completion_tokens is -1.5",)),
+        ({"output_tokens": "9"}, None, ('count_unusable: output_tokens is the text "9"',)),
+        ({"completion_tokens": 1 << 40}, None, ("count_unusable: completion_tokens is 1099511627776",)),
+        (
+            {"completion_tokens": "9", "prompt_tokens": 4, "total_tokens": 9},
+            5,
+            ('count_unusable: completion_tokens is the text "9"', "billed_as_total_minus_prompt"),
+        ),
+        ({"completion_tokens": None}, None, ()),
         (None, None, ()),
-        ([], None, ()),
+        ([], None, ("count_unusable: usage is an empty array",)),
     ],
 )
 def test_the_bill_counts_reasoning_in_whatever_the_servers_habit(usage: Any, tokens: int | None, notes: tuple[str, ...]) -> None:
@@ -116,6 +122,34 @@ def test_what_is_no_answer_is_rejected_by_name(value: Any, code: str, maker: Row
     (row,) = maker.rows([Job("x", value)], {})
     assert row.status == "reject"
     assert code in (row.reason or "").split(", ")
+
+
+@pytest.mark.parametrize(
+    ("value", "note"),
+    [
+        ([1, 2], "not_a_completion: the body is an array of 2"),
+        ("x" * 99 + "\n", f'not_a_completion: the body is the text "{"x" * 40}..."'),
+        ({}, "not_a_completion: the body is an empty object"),
+        ({f"k\n{n}\ud800": n for n in range(9)}, "and 3 more"),
+        ({"choices": {}}, "not_a_completion: `choices` is an empty object"),
+        ({"choices": [True]}, "not_a_completion: the choice is true"),
+        ({"choices": [{"delta": {}, "index": 0}]}, 'not_a_completion: the choice is an object with the keys "delta", "index"'),
+        ({"choices": [{"message": [[[]]]}]}, "not_a_completion: `message` is an array of 1"),
+        ({"choices": [{"message": {"content": [{"type": "image"}]}}]}, 'content_not_text: a text is needed, found is an object with the keys "type"'),
+        ({"choices": [{"message": {"tool_calls": [7]}}]}, "tool_call_malformed: the call is 7"),
+    ],
+)
+def test_a_rejected_row_says_what_was_found(value: Any, note: str, maker: RowMaker) -> None:
+    (row,) = maker.rows([Job("x", value)], {})
+    (said,) = [found for found in row.notes if note in found]
+    assert len(said) < 400
+    assert said.isprintable()
+
+
+def test_a_count_that_is_none_is_noted_beside_the_missing_count(maker: RowMaker) -> None:
+    (row,) = maker.rows([Job("x", {**body("Think.", "Say."), "usage": {"completion_tokens": "12"}})], {})
+    assert row.reason == "count_missing"
+    assert 'count_unusable: completion_tokens is the text "12"' in row.notes
 
 
 def test_a_text_completion_and_content_in_parts_are_read() -> None:

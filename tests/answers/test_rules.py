@@ -47,6 +47,18 @@ def test_a_close_tag_in_content_divides_it(content: str, maker: RowMaker, tokeni
     assert "split_close_tag_in_content" in codes(row)
 
 
+@pytest.mark.parametrize("field", ["content", "reasoning"])
+@pytest.mark.parametrize("meant", [0, 1])
+def test_of_two_close_tags_in_one_text_either_may_be_the_one_that_divides_it(field: str, meant: int, maker: RowMaker, tokenizer: Tokenizer) -> None:
+    parts = ["The tag ", " closes it.", " So I said."]
+    true = ids(tokenizer, "</think>".join(parts[: meant + 1]), CLOSE, "</think>".join(parts[meant + 1 :]), END)
+    row = the_row(maker, **{field: "</think>".join(parts)}, true=true)
+    assert (row.evidence, row.status, row.reason) == ("text", "flag", "ambiguous_count")
+    assert any(note.startswith("equal_count") for note in row.notes)
+    spaced = the_row(maker, **{field: "A</think> b</think>c"}, true=ids(tokenizer, "A</think> b", CLOSE, "c", END))
+    assert (spaced.status, spaced.reason) == ("flag", "literal_close_tag")
+
+
 def test_tags_wrapped_around_the_reasoning_are_no_text(maker: RowMaker, tokenizer: Tokenizer) -> None:
     true = ids(tokenizer, "Think.", CLOSE, "Say.", END)
     is_exact(the_row(maker, "<think>Think.</think>", "Say.", true=true), true)

@@ -54,15 +54,6 @@ def test_every_kind_of_line_becomes_a_row(tmp_path: Path, capsys: pytest.Capture
     assert "accept" in capsys.readouterr().out
 
 
-def test_the_table_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
-    lines = [json.dumps({"id": str(n), "response": body("Two plus three.", "Five " * n, billed=8 + n)}).encode() for n in range(700)]
-    digests = set()
-    for workers in ("1", "2", "3"):
-        rebuild(tmp_path, lines, "--workers", workers)
-        digests.add((tmp_path / "tokens.parquet").read_bytes())
-    assert len(digests) == 1
-
-
 GOOD = body("Two plus three.", "Five.", billed=8)
 
 
@@ -115,25 +106,34 @@ def test_a_table_in_place_of_responses_is_refused(tmp_path: Path) -> None:
         main(["--target", "kimi_k25", "--responses", str(tmp_path / "tokens.parquet"), "--out", str(tmp_path / "out.parquet")])
 
 
-def test_values_nested_deeply_and_parts_that_are_no_text_are_rejected_rows(tmp_path: Path) -> None:
-    deep: Any = 1
-    for _ in range(900):
-        deep = {"a": deep}
+def test_parts_that_are_no_text_are_rejected_rows(tmp_path: Path) -> None:
     lines = [
-        {"id": "deep", "response": body("Think.", None, [{"id": "functions.f:0", "function": {"name": "f", "arguments": deep}}], billed=8)},
-        {"id": "deeper", "response": "RAW"},
         {"id": "part", "messages": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}], "response": GOOD},
         {"id": "bare", "messages": [{"role": "user", "content": ["Hi"]}], "response": GOOD},
         {"id": "text", "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "response": GOOD},
     ]
-    raw = json.dumps(body("Think.", None, [{"id": "functions.f:0", "function": {"name": "f", "arguments": "RAW"}}], billed=8))
-    written = [json.dumps(line).replace('"RAW"', raw.replace('"RAW"', "[" * 995 + "]" * 995)).encode() for line in lines]
-    rows, _ = rebuild(tmp_path, written)
-    assert [(row["id"], row["reason"]) for row in rows[1:]] == [
-        ("deeper", "tool_call_malformed"),
-        ("part", "prompt_not_rendered"),
-        ("bare", "prompt_not_rendered"),
-        ("text", None),
+    rows, _ = rebuild(tmp_path, [json.dumps(line).encode() for line in lines])
+    assert [(row["id"], row["reason"]) for row in rows] == [("part", "prompt_not_rendered"), ("bare", "prompt_not_rendered"), ("text", None)]
+    assert any("only text can be rendered" in note for note in rows[0]["notes"])
+
+
+def test_values_nested_deeply_are_rejected_rows_wherever_they_stand(tmp_path: Path) -> None:
+    asked = [{"role": "user", "content": "Hi"}]
+    tool = {"type": "function", "function": {"name": "f", "parameters": "DEEP"}}
+    called = {"role": "assistant", "tool_calls": [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "DEEP"}}]}
+    places: list[dict[str, Any]] = [
+        {"response": body("Think.", None, [{"id": "functions.f:0", "function": {"name": "f", "arguments": "DEEP"}}], billed=8)},
+        {"response": {"usage": {"completion_tokens": "DEEP"}, "choices": "DEEP"}},
+        *({"messages": value, "response": GOOD} for value in ("DEEP", [{"role": "user", "content": "DEEP"}], [*asked, called])),
+        {"messages": asked, "tools": [tool], "response": GOOD},
+        {"output_ids": "DEEP"},
     ]
-    assert rows[0]["status"] in ("flag", "reject")
-    assert any("only text can be rendered" in note for note in rows[2]["notes"])
+    deep = [text for depth in (90, 120, 900, 995, 20_000) for text in ("[" * depth + "]" * depth, '{"a":' * depth + "1" + "}" * depth)]
+    written = [json.dumps({"id": f"row-{n}", **place}).replace('"DEEP"', text).encode() for n, place in enumerate(places) for text in deep]
+    rows, summary = rebuild(tmp_path, written)
+    assert len(rows) == len(written) == summary["lines"]
+    by_depth = [{row["reason"] for row in rows[at :: len(deep)]} for at in range(len(deep))]
+    assert "nested_too_deeply" not in by_depth[0] | by_depth[1]
+    assert by_depth[2:6] == [{"nested_too_deeply"}] * 4
+    assert all(reasons <= {"nested_too_deeply", "not_json"} for reasons in by_depth[6:])
+    assert {row["id"] for row in rows if row["reason"] == "nested_too_deeply"} == {f"row-{n}" for n in range(len(places))}

@@ -1,0 +1,85 @@
+"""The work of the stage, shared between threads or processes: the same bytes whoever does it, and one message when a process dies."""
+
+import json
+import os
+import signal
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from pipeline.answers.lines import Job
+from pipeline.answers.rows import RowMaker
+from pipeline.errors import AerieError
+from pipeline.reconstruct import work
+from pipeline.reconstruct.kept import Line
+from pipeline.reconstruct.sources import file_lines, file_to_job
+from pipeline.reconstruct.stage import rebuild_file
+from pipeline.schema.target import TargetRecord
+from pipeline.schema.tokens import SCHEMA
+from pipeline.tables import read_rows
+from pipeline.tokens import Tokenizer
+from tests.answers.build import CLOSE, END, body
+
+IDS = [17285, 9620, 3499, 13, CLOSE, 63494, 13, END]
+"""Of "Two plus three." and "Five."."""
+
+
+@pytest.fixture
+def maker(kimi: TargetRecord, tokenizer: Tokenizer) -> RowMaker:
+    return RowMaker(kimi, tokenizer, send_tools=True)
+
+
+def write(path: Path, bodies: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps({"id": str(number), "response": value}) + "\n" for number, value in enumerate(bodies)))
+    return path
+
+
+@pytest.mark.parametrize(("evidence", "more", "pool"), [("count", {}, "ThreadPoolExecutor"), ("ids", {"token_ids": IDS}, "ProcessPoolExecutor")])
+def test_the_table_does_not_depend_on_how_the_work_is_shared(
+    evidence: str, more: dict[str, Any], pool: str, tmp_path: Path, maker: RowMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools = {name: Mock(wraps=getattr(work, name)) for name in ("ProcessPoolExecutor", "ThreadPoolExecutor")}
+    for name, spy in pools.items():
+        monkeypatch.setattr(work, name, spy)
+    bodies = [body("Two plus three.", "Five.", billed=8, **more)] * 600 + [body("Two plus three.", text, billed=99) for text in ("<|im_end|>", "[EOS]", "")]
+    source, out, written = write(tmp_path / "in.jsonl", bodies), tmp_path / "tokens.parquet", set()
+    for workers in (1, 2, 3):
+        document = rebuild_file(partial(file_lines, source), file_to_job, maker, out, workers)
+        written.add((out.read_bytes(), json.dumps(document)))
+    assert len(written) == 1
+    assert {name: spy.call_count for name, spy in pools.items() if spy.called} == {pool: 2}
+    assert [row["evidence"] for row in read_rows(out, SCHEMA)][:600] == [evidence] * 600
+
+
+def test_a_process_that_is_killed_is_one_message(tmp_path: Path, maker: RowMaker) -> None:
+    here, out = os.getpid(), tmp_path / "tokens.parquet"
+    source = write(tmp_path / "in.jsonl", [body("Two plus three.", "Five.", billed=8, token_ids=IDS)] * 900)
+
+    def to_job(line: Line) -> Job:
+        if os.getpid() != here and line[0] == 500:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return file_to_job(line)
+
+    with pytest.raises(AerieError, match="a worker process died"):
+        rebuild_file(partial(file_lines, source), to_job, maker, out, workers=2)
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_a_provider_of_whom_enough_is_known_is_not_looked_at_again(tmp_path: Path, maker: RowMaker) -> None:
+    bodies = [body("Two plus three.", "Five.", billed=8) for _ in range(900)]
+    for value in bodies[::3]:
+        del value["provider"]
+    bodies.append({**bodies[1], "provider": "Late"})
+    looked: list[int] = []
+
+    def to_job(line: Line) -> Job:
+        looked.append(line[0])
+        return file_to_job(line)
+
+    seen = work.survey(file_lines(write(tmp_path / "in.jsonl", bodies)), maker, to_job)
+    assert {name: counts.rows for name, counts in seen.items()} == {None: 256, "P": 256, "Late": 1}
+    assert len(looked) < 700
+    assert looked[-1] == 901
