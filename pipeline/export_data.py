@@ -120,11 +120,16 @@ def _weights(rule: RuleName | None) -> LossWeights:
 
 
 def _rows(opened: list[HiddenStates], weights: LossWeights) -> Iterator[tuple[int, HiddenRow, torch.Tensor]]:
-    """Number, row, and the bool mask [length] of the tokens that are trained on."""
+    """Number, row, and the bool mask [length] of the tokens that are trained on.
+
+    Raises:
+        ArtifactError: a row is damaged: SpecForge would leave it out, and speculators train on it.
+
+    """
     number = 0
     for states in opened:
         for place in range(len(states)):
-            yield number, states[place], states.loss_weights(place, weights) > 0
+            yield number, states.check(place), states.loss_weights(place, weights) > 0
             number += 1
 
 

@@ -37,17 +37,17 @@ class Corpus:
     heldout: list[RowRef]
     weights_by_kind: LossWeights
 
-    def read(self, refs: Sequence[RowRef]) -> list[HiddenRow]:
-        """Read rows from the shards."""
-        return [self.states[ref.dataset][ref.number] for ref in refs]
+    def read(self, refs: Sequence[RowRef], *, check: bool = False) -> list[HiddenRow]:
+        """Read rows from the shards; with ``check``, refuse those whose values cannot be."""
+        return [self.states[ref.dataset].check(ref.number) if check else self.states[ref.dataset][ref.number] for ref in refs]
 
     def weights(self, ref: RowRef) -> torch.Tensor:
         """What each token of a row counts in the loss: float32 [length], 0 where the target did not write it, or the mask leaves it out."""
         return self.states[ref.dataset].loss_weights(ref.number, self.weights_by_kind)
 
-    def packed(self, refs: Sequence[RowRef]) -> Pack:
+    def packed(self, refs: Sequence[RowRef], *, check: bool = False) -> Pack:
         """Read rows and lay them end to end."""
-        return pack_rows(self.read(refs), [self.weights(ref) for ref in refs])
+        return pack_rows(self.read(refs, check=check), [self.weights(ref) for ref in refs])
 
 
 def open_corpus(stamps: Path, hidden: dict[str, Path], names: list[str], target_sha256: str, heldout: float, weights: LossWeights) -> Corpus:

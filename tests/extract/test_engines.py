@@ -150,6 +150,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], str]] = {
     "no states": ({"bend": lambda d: d.pop("kv_transfer_params", None) or d["meta_info"].pop("hidden_states")}, r"the answer lacks"),
     "a word for a token": ({"bend": write_a_word}, r"ids\[0\] is 'x'; a whole number is needed"),
     "a word for a count": ({"bend": count_in_words}, r"cached_tokens is 'none'; a whole number is needed"),
+    "nothing for ids": ({"bend": lambda d: d.get("choices", [d])[0].update(prompt_token_ids=None)}, r"the answer says 'None' where the 12 token ids are to be"),
     "no ids": ({"bend": lambda d: d.get("choices", [d])[0].pop("prompt_token_ids")}, r"the answer lacks 'prompt_token_ids'"),
 }
 

@@ -15,16 +15,18 @@ import torch
 import transformers
 
 from pipeline.artifacts import read_json, read_model, sha256_folder
-from pipeline.errors import AerieError, ConfigError, InputError
+from pipeline.errors import AerieError, ArtifactError, ConfigError, InputError
+from pipeline.extract import stage
 from pipeline.extract.forward import can_pack, check_teacher, pack_attention, states
 from pipeline.extract.local import LocalBackend
-from pipeline.extract.plan import Row, ShardPlan
+from pipeline.extract.plan import Row, ShardPlan, select
 from pipeline.extract.writer import ShardWriter
 from pipeline.lossmask import weights_of
 from pipeline.models import Target, capturing, find_source, open_ends, open_model, open_shape
 from pipeline.schema.hidden import Manifest, Stamp
 from pipeline.schema.target import TargetRecord
 from pipeline.shards import HiddenStates
+from pipeline.tensors import load_tensors, save_tensors
 from tests.conftest import ROOT
 from tests.tiny import LAYERS, ROWS, VOCAB, WIDTH, Build, extract_settings, random_rows, save_target
 
@@ -255,11 +257,12 @@ def families() -> dict[str, Any]:
         "dense with windows": (t.MistralForCausalLM, t.MistralConfig(**common, sliding_window=8)),
         "dense": (t.Qwen3ForCausalLM, t.Qwen3Config(**common, head_dim=8)),
         "mixture of experts": (t.Qwen3MoeForCausalLM, t.Qwen3MoeConfig(**common, **experts)),
+        "another head's name": (t.GPTNeoXForCausalLM, t.GPTNeoXConfig(**{name: size for name, size in common.items() if name != "num_key_value_heads"})),
         "multimodal": (t.LlavaForConditionalGeneration, t.LlavaConfig(vision_config=vision, text_config=text, image_token_index=VOCAB - 1)),
     }
 
 
-@pytest.mark.parametrize("family", ["dense with windows", "dense", "mixture of experts", "multimodal"])
+@pytest.mark.parametrize("family", ["dense with windows", "dense", "another head's name", "mixture of experts", "multimodal"])
 def test_each_architecture_gives_the_states_that_transformers_gives(tmp_path: Path, family: str) -> None:
     kind, config = families()[family]
     torch.manual_seed(0)
@@ -303,6 +306,46 @@ def test_a_target_whose_logits_are_not_the_head_of_the_normed_state_is_refused(t
     with pytest.raises(InputError, match="scales or caps its logits"):
         model.lm_head.register_forward_pre_hook(lambda _module, args: (args[0] * torch.rand_like(args[0]),))
         check_teacher(target, [2, 3, 4], torch.arange(40), packed=False)
+
+
+def test_a_head_that_a_drafter_cannot_have_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
+    model = families()["dense"][0](families()["dense"][1])
+    source = find_source(save_target(tmp_path))
+    model.lm_head = torch.nn.Linear(32, VOCAB)
+    with pytest.raises(InputError, match=r"the output head of Qwen3ForCausalLM \(Linear\) has a bias; a drafter's has none"):
+        Target(model, source)
+    model.lm_head = torch.nn.Identity()
+    with pytest.raises(InputError, match=r"no output head in Qwen3ForCausalLM: its get_output_embeddings\(\) gives Identity, .* it has \['model', 'lm_head'\]"):
+        Target(model, source)
+
+
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.norm.weight", "model.embed_tokens.weight"])
+def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path: Path, name: str) -> None:
+    folder = save_target(tmp_path / "model")
+    tensors = load_tensors(folder / "model.safetensors")
+    tensors[name].view(-1)[3] = torch.nan
+    save_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
+    with pytest.raises(ArtifactError, match=rf"model.safetensors: {name} has values that are no finite numbers"):
+        open_ends(folder)
+    if name == "lm_head.weight":  # what extraction stores would be right, and what training makes of it wrong
+        with pytest.raises(InputError, match=r"the model's own logits are no finite numbers at 40 of 40 positions"):
+            check_teacher(open_model(folder, dtype="float32", device="cpu"), [2, 3, 4], torch.arange(40), packed=False)
+
+
+@pytest.mark.parametrize(
+    ("most", "on_long", "said"),
+    [
+        (9, "cut", "extract: 4 of 6 accepted rows; 2 cut to max_length, 9 tokens; left out: 2 no_supervised_tokens"),
+        (9, "leave_out", "extract: 2 of 6 accepted rows; left out: 4 longer_than_max_length"),
+        (2, "cut", "extract: 0 of 6 accepted rows; left out: 6 no_supervised_tokens; none is left: raise extract.max_length, which is 2"),
+        (512, "cut", "extract: 6 of 6 accepted rows\n"),
+    ],
+)
+def test_rows_that_are_cut_or_left_out_are_told_and_counted(capsys: pytest.CaptureFixture[str], most: int, on_long: str, said: str) -> None:
+    settings = extract_settings(max_length=most, on_long=on_long)
+    selection = select(Path("accepted"), random_rows(ROWS), settings, VOCAB)
+    stage._say(selection, settings)
+    assert said in capsys.readouterr().out
 
 
 def test_settings_have_no_unknown_backend() -> None:

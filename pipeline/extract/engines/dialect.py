@@ -47,8 +47,8 @@ class Served:
 class Answer:
     """One row's states as they came."""
 
-    token_ids: tuple[tuple[str, list[int]], ...]
-    """Each place where the engine says which ids it read, and the ids."""
+    token_ids: tuple[tuple[str, Any], ...]
+    """Each place where the engine says which ids it read, and the ids, a list as far as the engine keeps to its interface."""
     states: torch.Tensor
     """[tokens, states, hidden], in the order of `Wanted.layer_ids`."""
     next_id: int
@@ -102,6 +102,8 @@ def check_answer(row: Row, answer: Answer, wanted: Wanted, *, caching: bool | No
     at = f"{where}: row {row.id!r}"
     sent = row.token_ids.tolist()
     for place, ids in answer.token_ids:
+        if not isinstance(ids, list):
+            raise EngineError(f"{at}: {place} says {str(ids)[:80]!r} where the {len(sent)} token ids are to be that the engine read (docs/extract-servers.md)")
         if ids != sent:
             raise EngineError(f"{at}: {place} {_difference(sent, ids)}: the server read other tokens than it was sent; its states are of another row")
     if answer.cached or (answer.cached is None and caching is None):
