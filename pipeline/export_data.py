@@ -27,6 +27,7 @@ from pipeline.runner import pick, section_of
 from pipeline.shards import HiddenRow, HiddenStates, folders_of_build
 from pipeline.tensors import save_tensors
 from pipeline.train.config import TrainSection
+from pipeline.train.data import check_shape
 
 BUILD = Path("build")
 CONFIG = BUILD / "config.json"
@@ -157,6 +158,7 @@ def to_specforge(out: Path, opened: list[HiddenStates], ends: Ends, weights: Los
             raise ArtifactError(
                 f"{states.folder}: states of target {states.manifest.target_sha256[:16]}; --model is {ends.source.sha256[:16]}: the norm would be another's"
             )
+        check_shape(states.manifest, ends, ends.source.name)
     count = 0
     for number, row, mask in _rows(opened, weights):
         group = number // GROUP * GROUP

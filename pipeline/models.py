@@ -167,16 +167,22 @@ def open_model(folder: Path, *, dtype: str, device: str, attention: str = "sdpa"
     disable_progress_bar()
     source = find_source(folder)
     try:
-        model = _auto_class(read_config(source)).from_pretrained(
+        model, found = _auto_class(read_config(source)).from_pretrained(
             source.name,
             dtype=DTYPES[dtype],
             attn_implementation=attention,
             use_safetensors=True,
             device_map=device if device == "auto" else None,
+            output_loading_info=True,
             **source.options(),
         )
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:  # RuntimeError: tensors of other shapes, or no memory
         raise ArtifactError(f"{source.name}: transformers cannot load this model: {error}") from error
+    if missing := sorted(found["missing_keys"]):
+        raise ArtifactError(
+            f"{source.name}: the checkpoint lacks {len(missing)} weights that its config.json needs, first {', '.join(missing[:3])}: transformers would draw them "
+            "at random; fetch the checkpoint whole, or correct config.json"
+        )
     return Target(model if device == "auto" else model.to(usable_device(device)), source)
 
 
@@ -292,10 +298,10 @@ def open_ends(folder: Path, *, dtype: torch.dtype = torch.float32) -> Ends:
     shape = open_shape(find_source(folder))
     embedding_name, head_name, *norm_names = _end_names(shape)
     places = locate_ends(shape)
+    loaded = {name: _read(*places[name], list(shape.model.get_parameter(name).shape), dtype) for name in places}
     norm = shape.norm.to_empty(device="cpu").to(dtype)
-    norm.load_state_dict({name.removeprefix(f"{shape.norm_name}."): _read(*places[name], dtype) for name in norm_names})
-    embedding = _read(*places[embedding_name], dtype)
-    head = embedding if head_name == embedding_name else _read(*places[head_name], dtype)
+    norm.load_state_dict({name.removeprefix(f"{shape.norm_name}."): loaded[name] for name in norm_names})
+    embedding, head = loaded[embedding_name], loaded[head_name]
     return Ends(embedding, head, norm, shape.config, list(shape.model.config.architectures or []), shape.source)
 
 
@@ -364,14 +370,17 @@ def _renamed(target: Target, stored: Iterable[str]) -> dict[str, list[str]]:
     return found
 
 
-def _read(path: Path, name: str, dtype: torch.dtype) -> torch.Tensor:
+def _read(path: Path, name: str, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
     """Read a tensor of weights.
 
     Raises:
-        ArtifactError: it holds something else than finite numbers.
+        ArtifactError: it has another shape than the config gives it, or holds something else than finite numbers.
 
     """
-    found = TensorFile(path).tensor(name).to(dtype)
+    file = TensorFile(path)
+    if (stored := file.shape(name)) != shape:
+        raise ArtifactError(f"{path}: {name} has shape {stored}; by the target's config.json it has {shape}: weights and config are not of one model")
+    found = file.tensor(name).to(dtype)
     if found.numel() and not all(map(math.isfinite, found.aminmax())):  # both are NaN where any value is
         raise ArtifactError(f"{path}: {name} has values that are no finite numbers: the weights are damaged, fetch or make them again")
     return found

@@ -63,8 +63,11 @@ def check_tensors(config: DrafterConfig, tensors: dict[str, torch.Tensor], where
 
     """
     used = stored_vocabulary(config, tensors, where)
-    with torch.device("meta"):
-        like = Drafter(config, torch.empty(config.vocab_size, config.hidden_size), torch.empty(config.draft_vocab_size, dtype=torch.int64))
+    try:
+        with torch.device("meta"):
+            like = Drafter(config, torch.empty(config.vocab_size, config.hidden_size), torch.empty(config.draft_vocab_size, dtype=torch.int64))
+    except (ValueError, KeyError) as error:
+        raise ArtifactError(f"{where}: transformers makes no layer of its {CONFIG}: {error}; its rotary embedding is {config.rope_parameters}") from error
     wanted = {name: list(tensor.shape) for name, tensor in like.state_dict().items()}
     found = {name: list(tensor.shape) for name, tensor in tensors.items()}
     if wanted != found:
@@ -72,8 +75,10 @@ def check_tensors(config: DrafterConfig, tensors: dict[str, torch.Tensor], where
         listed = "; ".join(f"{name}: file {found.get(name)}, config {wanted.get(name)}" for name in differing)
         raise ArtifactError(f"{where}: does not fit its {CONFIG}: {listed}")
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise ArtifactError(f"{where}: {name} has values that are no finite numbers: the checkpoint is damaged, run `dvc repro train`")
+        if name not in ("d2t", "t2d") and not (tensor.is_floating_point() and torch.isfinite(tensor).all()):
+            raise ArtifactError(
+                f"{where}: {name} is {tensor.dtype}, and must hold finite floating-point numbers: the checkpoint is damaged, run `dvc repro train`"
+            )
     return used
 
 

@@ -36,6 +36,8 @@ def run(config: Config, *, checkpoint: Path, eval: Path, record: Path, export: P
             f"{checkpoint / CONFIG}: training.dtype is {shape.training.get('dtype')!r}; one of {sorted(DTYPES)} is needed: run `dvc repro train`"
         )
     try:
+        if int(measured["draft_tokens"]) < 1:
+            raise ValueError(f"draft_tokens is {measured['draft_tokens']}")
         card = model_card(shape, target, measured)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactError(f"{eval}: is no whole report of an evaluation ({error!r}): delete it and run `dvc repro evaluate`") from error

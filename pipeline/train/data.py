@@ -11,6 +11,7 @@ from pipeline.artifacts import read_model
 from pipeline.eagle3.unroll import Pack, pack_rows
 from pipeline.errors import ArtifactError, InputError
 from pipeline.lossmask import LossWeights
+from pipeline.models import Ends
 from pipeline.schema.hidden import Manifest, Stamp
 from pipeline.shards import HiddenRow, HiddenStates
 
@@ -103,6 +104,19 @@ def _common(states: dict[str, HiddenStates], target_sha256: str) -> Manifest:
     return manifest
 
 
+def check_shape(manifest: Manifest, ends: Ends, where: str) -> None:
+    """Refuse states of another width or vocabulary than the target's.
+
+    Raises:
+        ArtifactError: with both numbers.
+
+    """
+    vocab_size, width = ends.embedding.shape
+    for what, target, states in (("hidden size", width, manifest.hidden_size), ("vocabulary", vocab_size, manifest.vocab_size)):
+        if target != states:
+            raise ArtifactError(f"{where}: {what} {target}; the hidden states have {states}: they are of another target, run `dvc repro extract`")
+
+
 def _heldout(refs: list[RowRef], share: float) -> set[RowRef]:
     """Pick rows by a hash of their names, so that a row stays on its side when others come or go."""
     count = min(round(len(refs) * share), len(refs) - 1)
@@ -113,10 +127,18 @@ def _heldout(refs: list[RowRef], share: float) -> set[RowRef]:
 
 
 def count_supervised(corpus: Corpus) -> torch.Tensor:
-    """How often each token is supervised in the training rows: int64 [vocab]."""
+    """How often each token is supervised in the training rows: int64 [vocab].
+
+    Raises:
+        ArtifactError: a token lies outside the vocabulary.
+
+    """
     counts = torch.zeros(corpus.manifest.vocab_size, dtype=torch.int64)
     for ref in corpus.training:
-        written = corpus.states[ref.dataset].token_ids(ref.number)[corpus.weights(ref) > 0]
+        states = corpus.states[ref.dataset]
+        written = states.token_ids(ref.number)[corpus.weights(ref) > 0]
+        if int(written.max()) >= len(counts) or int(written.min()) < 0:
+            states.check(ref.number)
         counts += torch.bincount(written, minlength=len(counts))
     return counts
 

@@ -17,7 +17,7 @@ from pipeline.eagle3.config import DrafterConfig
 from pipeline.eagle3.drafter import Drafter, initialize
 from pipeline.eagle3.estimate import Estimate, Judged, estimate
 from pipeline.eagle3.vocabulary import choose_vocabulary
-from pipeline.errors import ArtifactError, ConfigError
+from pipeline.errors import ConfigError
 from pipeline.lossmask import weights_of
 from pipeline.models import Ends, open_ends, usable_device, use_threads
 from pipeline.reuse.code import code_digest
@@ -25,7 +25,7 @@ from pipeline.reuse.kept import opened
 from pipeline.schema.target import TargetRecord
 from pipeline.section import Section
 from pipeline.train.config import TrainSection
-from pipeline.train.data import Corpus, RowRef, count_supervised, open_corpus, pack
+from pipeline.train.data import Corpus, RowRef, check_shape, count_supervised, open_corpus, pack
 from pipeline.train.loop import Best, Learner, StepResult, learning_rate, load_packs, prefetched, schedule
 from pipeline.train.processes import ALONE, Processes, joined
 from pipeline.train.resume import Progress
@@ -55,10 +55,7 @@ def run(config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, 
     use_threads(settings.threads)
     ends = open_ends(model)
     corpus = open_corpus(stamps, hidden, config.names, ends.source.sha256, settings.heldout, weights_of(settings.loss_mask))
-    if (width := ends.embedding.shape[1]) != corpus.manifest.hidden_size:
-        raise ArtifactError(
-            f"{model}: hidden size {width}; the hidden states have {corpus.manifest.hidden_size}: they are of another target, run `dvc repro extract`"
-        )
+    check_shape(corpus.manifest, ends, str(model))
     with deterministic(warn_only=settings.device != "cpu"), joined(settings.device) as group:
         learner = _learner(settings, ends, corpus, read_model(record, TargetRecord).name, group)
         progress = Progress(checkpoint, _key(settings, corpus))

@@ -171,7 +171,7 @@ def test_equal_checkpoints_give_equal_bytes(tmp_path: Path, kimi: TargetRecord) 
             r"does not fit its config.json: midlayer.mlp.up_proj.weight: file None, config \[48, 32\]",
         ),
         (lambda tensors: {**tensors, "fc.weight": torch.zeros(32, 64)}, r"does not fit its config.json: fc.weight: file \[32, 64\], config \[32, 96\]"),
-        (lambda tensors: {**tensors, "norm.weight": tensors["norm.weight"] / 0}, "norm.weight has values that are no finite numbers"),
+        (lambda tensors: {**tensors, "norm.weight": tensors["norm.weight"] / 0}, "norm.weight is torch.float32, and must hold finite floating-point numbers"),
     ],
 )
 def test_a_checkpoint_that_is_not_whole_is_not_exported(tmp_path: Path, kimi: TargetRecord, change: Any, said: str) -> None:
@@ -190,7 +190,15 @@ def test_a_checkpoint_of_no_known_dtype_is_not_exported(tmp_path: Path, kimi: Ta
 
 
 @pytest.mark.parametrize(
-    "report", [{}, [], {**MEASURED, "datasets": []}, {**MEASURED, "acceptance_length": "long"}, {k: v for k, v in MEASURED.items() if k != "anchors"}]
+    "report",
+    [
+        {},
+        [],
+        {**MEASURED, "draft_tokens": 0},
+        {**MEASURED, "datasets": []},
+        {**MEASURED, "acceptance_length": "long"},
+        {k: v for k, v in MEASURED.items() if k != "anchors"},
+    ],
 )
 def test_a_report_that_is_not_whole_is_named(tmp_path: Path, kimi: TargetRecord, report: Any) -> None:
     drafter = random_drafter()

@@ -14,7 +14,7 @@ import pytest
 import torch
 import transformers
 
-from pipeline.artifacts import read_json, read_model, sha256_folder
+from pipeline.artifacts import read_json, read_model, sha256_folder, write_json
 from pipeline.errors import AerieError, ArtifactError, ConfigError, InputError
 from pipeline.extract import stage
 from pipeline.extract.forward import can_pack, check_teacher, pack_attention, states
@@ -330,6 +330,31 @@ def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path: Path, name: s
     if name == "lm_head.weight":  # what extraction stores would be right, and what training makes of it wrong
         with pytest.raises(InputError, match=r"the model's own logits are no finite numbers at 40 of 40 positions"):
             check_teacher(open_model(folder, dtype="float32", device="cpu"), [2, 3, 4], torch.arange(40), packed=False)
+
+
+def test_a_checkpoint_without_some_weights_or_with_others_is_refused_and_never_filled_at_random(tmp_path: Path) -> None:
+    folder = save_target(tmp_path)
+    tensors = load_tensors(folder / "model.safetensors")
+    save_tensors(folder / "model.safetensors", {name: tensor for name, tensor in tensors.items() if ".3.mlp" not in name}, {"format": "pt"})
+    with pytest.raises(ArtifactError, match=r"lacks 3 weights that its config.json needs, first model.layers.3.mlp.down_proj.weight, "):
+        open_model(folder, dtype="float32", device="cpu")
+    write_json(folder / "config.json", {**read_json(folder / "config.json"), "hidden_size": 40})
+    with pytest.raises(ArtifactError, match="transformers cannot load this model"):
+        open_model(folder, dtype="float32", device="cpu")
+    with pytest.raises(ArtifactError, match=r"model.embed_tokens.weight has shape \[300, 32\]; by the target's config.json it has \[300, 40\]"):
+        open_ends(folder)
+
+
+def test_a_file_that_the_checkpoints_index_names_and_is_not_there_is_named(tmp_path: Path) -> None:
+    folder = save_target(tmp_path)
+    names = load_tensors(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    write_json(folder / "model.safetensors.index.json", {"weight_map": dict.fromkeys(names, "part.safetensors")})
+    with pytest.raises(ArtifactError, match=r"index.json names part.safetensors, not there"):
+        open_ends(folder)
+    write_json(folder / "model.safetensors.index.json", {})
+    with pytest.raises(ArtifactError, match=r"index.json: has no weight_map"):
+        open_ends(folder)
 
 
 @pytest.mark.parametrize(

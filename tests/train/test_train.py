@@ -19,9 +19,9 @@ from pipeline.lossmask import weights_of
 from pipeline.models import open_ends
 from pipeline.schema.target import TargetRecord
 from pipeline.shards import HiddenStates
-from pipeline.tensors import load_tensors, save_tensors
+from pipeline.tensors import TensorFile, load_tensors, save_tensors
 from pipeline.train import stage
-from pipeline.train.data import RowRef, open_corpus, pack, packs_of_epoch
+from pipeline.train.data import RowRef, check_shape, open_corpus, pack, packs_of_epoch
 from pipeline.train.loop import Learner, learning_rate, load_packs, schedule
 from pipeline.train.processes import Processes
 from pipeline.train.resume import Progress
@@ -127,6 +127,36 @@ def test_a_row_with_damaged_states_is_named_and_not_taken_for_divergence(build: 
     with pytest.raises(ArtifactError, match=rf"{at.shard}: row '{row.id}': {name} is not finite at 1 of {row.length} tokens, first at {row.prompt_length}:"):
         train(build, tmp_path, hidden={"a": hidden}, epochs=1)
     assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda tensors: tensors.pop("weights.fc.weight"), r"weights.fc.weight is missing; \[32, 96\] is needed"),
+        (lambda tensors: tensors.update({"exp_avg.fc.weight": torch.zeros(3)}), r"exp_avg.fc.weight is \[3\]; \[32, 96\] is needed"),
+    ],
+)
+def test_a_saved_run_that_is_damaged_is_named(build: Build, tmp_path: Path, change: Any, said: str) -> None:
+    learner, corpus = learner_of(build)
+    learner.step(load_packs(corpus, schedule(corpus, learner.settings)[0][0]), 0.1)
+    progress = Progress(tmp_path / "checkpoint", "key")
+    progress.save(learner)
+    path = tmp_path / ".checkpoint.partial" / "state.safetensors"
+    tensors, metadata = load_tensors(path), TensorFile(path).metadata
+    change(tensors)
+    save_tensors(path, tensors, metadata)
+    with pytest.raises(ArtifactError, match=rf"state.safetensors: the saved run is damaged: {said}; remove .*checkpoint.partial to begin anew"):
+        progress.restore(learner)
+    save_tensors(path, tensors, {"state": "{"})
+    with pytest.raises(ArtifactError, match=r"the saved run is damaged .unexpected end of data"):
+        progress.restore(learner)
+
+
+def test_states_of_another_vocabulary_than_the_targets_are_refused(build: Build) -> None:
+    manifest, ends = HiddenStates(build.hidden("a")).manifest, open_ends(build.model)
+    for size in (299, 301):
+        with pytest.raises(ArtifactError, match=f"vocabulary 300; the hidden states have {size}"):
+            check_shape(manifest.model_copy(update={"vocab_size": size}), ends, "here")
 
 
 def test_torch_is_set_as_it_was_after_a_run_and_after_a_failure(build: Build, tmp_path: Path) -> None:
