@@ -13,9 +13,11 @@ import torch
 LossKind = Literal["kl", "lk_alpha", "lk_lambda"]
 
 CHUNK = 512
-"""Rows of logits at a time on a CPU: few enough to stay near the processor."""
+"""Rows of logits at a time on a CPU: few enough to stay near the processor, and enough that the head is not laid out for the product too often."""
 _GPU_CHUNK = 2048
 """On a GPU: enough to keep it busy."""
+_JUDGED = 4
+"""Chunks whose positions the teacher judges at a time: a product with a seventh of a chunk's rows is slow."""
 _VOCAB_CHUNK = 32768
 _LEAST_ALPHA = 1e-9
 
@@ -33,6 +35,10 @@ class Judgement(NamedTuple):
     """int64 [positions]: draft id."""
     full: torch.Tensor | None
     """[positions]: logsumexp over the whole vocabulary, where the loss needs it."""
+
+    def at(self, some: slice) -> "Judgement":
+        """On some of the positions."""
+        return Judgement._make(None if column is None else column[some] for column in self)
 
 
 class Teacher:
@@ -140,7 +146,9 @@ class _HeadLoss(torch.autograd.Function):
             logits = hidden.new_empty(min(size, positions) * steps, len(head), dtype=narrow)
             for start in range(0, positions, size):
                 at = slice(start, start + size)
-                wanted, scale = teacher.judge(at), weights[at]
+                if (first := start % (_JUDGED * size)) == 0:
+                    judged = teacher.judge(slice(start, start + _JUDGED * size))
+                wanted, scale = judged.at(slice(first, first + size)), weights[at]
                 part = hidden[at].flatten(0, 1).to(narrow)
                 scored = torch.mm(part, cast.T, out=logits[: len(part)]).float().view(-1, steps, len(head))
                 top = scored.amax(-1)
