@@ -7,7 +7,6 @@ output, which the final norm reads.
 import contextlib
 import hashlib
 import inspect
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import nn
 
 from pipeline.artifacts import read_json, sha256_folder, to_json
 from pipeline.errors import ArtifactError, ConfigError, InputError
-from pipeline.tensors import TensorFile
+from pipeline.tensors import TensorFile, is_finite
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -381,7 +380,7 @@ def _read(path: Path, name: str, shape: list[int], dtype: torch.dtype) -> torch.
     if (stored := file.shape(name)) != shape:
         raise ArtifactError(f"{path}: {name} has shape {stored}; by the target's config.json it has {shape}: weights and config are not of one model")
     found = file.tensor(name).to(dtype)
-    if found.numel() and not all(map(math.isfinite, found.aminmax())):  # both are NaN where any value is
+    if not is_finite(found):
         raise ArtifactError(f"{path}: {name} has values that are no finite numbers: the weights are damaged, fetch or make them again")
     return found
 

@@ -16,7 +16,7 @@ from pipeline.lossmask import LossWeights, weighted
 from pipeline.schema.hidden import INDEX, Manifest
 from pipeline.schema.tokens import Segment
 from pipeline.tables import read_rows
-from pipeline.tensors import TensorFile
+from pipeline.tensors import TensorFile, is_finite
 
 MANIFEST = "manifest.json"
 INDEX_NAME = "index.parquet"
@@ -142,7 +142,8 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
                 f"{self.folder}: row {row.id!r} has token id {int(row.token_ids[outside][0])}; the vocabulary has {self.manifest.vocab_size}: {_AGAIN}"
             )
         for name, state in (("aux", row.aux), ("last", row.last)):
-            if not (finite := torch.isfinite(state.float()).all(-1)).all():
+            if not is_finite(state):
+                finite = torch.isfinite(state).all(-1)
                 raise ArtifactError(
                     f"{self.folder / self.index[number].shard}: row {row.id!r}: {name} is not finite at {int((~finite).sum())} of {len(finite)} tokens, "
                     f"first at {int((~finite).nonzero()[0])}: {_AGAIN}, with a wider extract.compute_dtype or dtype if they come again"

@@ -9,7 +9,7 @@ from pipeline.eagle3.config import DrafterConfig
 from pipeline.eagle3.drafter import Drafter
 from pipeline.eagle3.vocabulary import vocabulary_of
 from pipeline.errors import ArtifactError
-from pipeline.tensors import load_tensors, save_tensors
+from pipeline.tensors import is_finite, load_tensors, save_tensors
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -75,7 +75,7 @@ def check_tensors(config: DrafterConfig, tensors: dict[str, torch.Tensor], where
         listed = "; ".join(f"{name}: file {found.get(name)}, config {wanted.get(name)}" for name in differing)
         raise ArtifactError(f"{where}: does not fit its {CONFIG}: {listed}")
     for name, tensor in tensors.items():
-        if name not in ("d2t", "t2d") and not (tensor.is_floating_point() and torch.isfinite(tensor).all()):
+        if name not in ("d2t", "t2d") and not (tensor.is_floating_point() and is_finite(tensor)):
             raise ArtifactError(
                 f"{where}: {name} is {tensor.dtype}, and must hold finite floating-point numbers: the checkpoint is damaged, run `dvc repro train`"
             )

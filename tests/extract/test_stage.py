@@ -385,6 +385,7 @@ def test_settings_have_no_unknown_backend() -> None:
         ("float16", float("nan"), "was computed as no finite number: set extract.compute_dtype"),
         ("float8_e4m3fn", float("inf"), "was computed as no finite number"),
         ("float32", float("-inf"), "was computed as no finite number"),
+        ("bfloat16", float("nan"), "was computed as no finite number"),
     ],
 )
 @pytest.mark.parametrize("name", ["aux", "last"])

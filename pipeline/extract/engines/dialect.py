@@ -8,6 +8,7 @@ import torch
 
 from pipeline.errors import EngineError
 from pipeline.extract.plan import Row
+from pipeline.tensors import is_finite
 
 Get = Callable[[str], Awaitable[bytes | None]]
 """Ask the server for a document; None where it has none of that name."""
@@ -119,9 +120,8 @@ def check_answer(row: Row, answer: Answer, wanted: Wanted, *, caching: bool | No
         raise EngineError(
             f"{at}: states are {answer.states.dtype}, extract.compute_dtype is {wanted.dtype}: launch the server with that dtype, or change the config"
         )
-    finite = torch.isfinite(answer.states).all(-1)
-    if not finite.all():
-        token, state = (int(value) for value in (~finite).nonzero()[0])
+    if not is_finite(answer.states):
+        token, state = (int(value) for value in (~torch.isfinite(answer.states).all(-1)).nonzero()[0])
         raise EngineError(f"{at}: the state of layer {wanted.layer_ids[state]} at token {token} is not finite: the server computes too narrowly, or wrongly")
     if not answer.states.any(-1).any(0).all():
         state = int((~answer.states.any(-1).any(0)).nonzero()[0])
