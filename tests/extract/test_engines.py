@@ -259,6 +259,13 @@ def test_another_dtype_than_the_config_says_is_refused(build: Build, server: Eng
         extract(build, server, tmp_path, compute_dtype="bfloat16")
 
 
+@pytest.mark.parametrize(("served", "wanted"), [("bfloat16", "float32"), ("float16", "float32"), ("float32", "bfloat16")])
+def test_the_type_that_sglangs_numbers_were_computed_in_is_told_by_rounding(build: Build, tmp_path: Path, served: str, wanted: str) -> None:
+    told = pytest.raises(EngineError, match=rf"states are torch.{served}, extract.compute_dtype is torch.{wanted}")
+    with EngineServer("sglang", build.model, [2, 4, 5, LAYERS], tmp_path, dtype=served) as server, told:
+        extract(build, server, tmp_path, compute_dtype=wanted)
+
+
 def test_a_server_that_is_not_there_is_named_at_once(build: Build, tmp_path: Path) -> None:
     engine = EngineSection(url="http://127.0.0.1:9", folder=str(tmp_path))
     with pytest.raises(EngineError, match=r"http://127.0.0.1:9/version: connect: .*is the server up"):
