@@ -5,7 +5,7 @@
 
 A step is forward, backward, clipping and AdamW over one conversation of which all but the first ``prompt`` tokens are supervised. `ours`
 is the step of the train stage. `dense` is written plainly: a mask over all keys of all steps so far, and the logits of every step and
-position kept for the backward pass. `dense-attention` differs from ours in the unroll alone. One variant a process, so that the peak of
+position kept for the backward pass, as autograd does; slices, no padded copies. `dense-attention` differs from ours in the unroll alone. One variant a process, so that the peak of
 memory is its own; speed is in processor seconds too, since wall time on a busy machine says little.
 """
 
@@ -24,7 +24,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from benchmarks.results import in_a_process, save
 from pipeline.eagle3.config import DrafterConfig
 from pipeline.eagle3.drafter import Drafter, initialize
-from pipeline.eagle3.losses import head_loss
+from pipeline.eagle3.objective import loss_of_steps
 from pipeline.eagle3.unroll import Pack, Plan, plan_unroll
 from pipeline.models import Ends, Source
 from pipeline.train.config import TrainSection
@@ -75,10 +75,9 @@ def unroll_dense(drafter: Drafter, aux: torch.Tensor, plan: Plan) -> Iterator[to
 def dense_attention(learner: Learner, pack: Pack) -> torch.Tensor:
     """Loss with dense attention and our head."""
     drafter, plan = learner.drafter, plan_unroll(pack, learner.settings.ttt_steps, every_row=True)
-    hidden = [rows[s.queries] for s, rows in zip(plan.supervised, unroll_dense(drafter, pack.aux, plan), strict=True)]
-    weights = torch.cat([s.weights * DECAY**step / len(s.queries) for step, s in enumerate(plan.supervised)])
-    positions = torch.cat([s.teacher for s in plan.supervised])
-    return head_loss(drafter.norm(torch.cat(hidden)), drafter.lm_head.weight, learner.teacher(pack, plan), positions, weights, "kl").loss
+    unrolled = unroll_dense(drafter, pack.aux, plan)
+    weights = torch.tensor([DECAY**step / len(s.queries) for step, s in enumerate(plan.supervised)])
+    return loss_of_steps(drafter, unrolled, plan, learner.teacher(pack, plan), weights, "kl").loss
 
 
 def dense(learner: Learner, pack: Pack) -> torch.Tensor:
@@ -91,11 +90,10 @@ def dense(learner: Learner, pack: Pack) -> torch.Tensor:
         del logs
     total = torch.zeros(())
     for step, hidden in enumerate(unroll_dense(drafter, pack.aux, plan)):
-        drafted = torch.log_softmax(drafter.logits(hidden), -1)
-        at = 1 + step  # the teacher and the mask are shifted, and padded at the end
-        padded = [nn.functional.pad(part[at:], [0, 0, 0, at - 1] if part.dim() == 2 else [0, at - 1]) for part in (target, minus_entropy, pack.weights)]
-        losses = padded[1] - (padded[0] * drafted).sum(-1)
-        total = total + DECAY**step * (losses * padded[2]).sum() / padded[2].sum()
+        taught = slice(1 + step, None)  # the teacher and the mask are shifted
+        drafted = torch.log_softmax(drafter.logits(hidden[: len(target) - 1 - step]), -1)
+        losses = minus_entropy[taught] - (target[taught] * drafted).sum(-1)
+        total = total + DECAY**step * (losses * pack.weights[taught]).sum() / pack.weights[taught].sum()
     return total
 
 
@@ -146,6 +144,18 @@ def measure(a: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def products(length: int, steps: int, hidden: int, vocab: int) -> dict[str, dict[str, float]]:
+    """Billions of operations in the products of matrices of a step, forward and backward, where every token is supervised."""
+    rows = length - 1
+    pairs = {"ours": steps * rows * rows / 2 + rows * steps * (steps - 1) / 2, "dense": rows * rows * steps * (steps + 1) / 2}
+    found = {}
+    for variant, width in (("ours", hidden), ("dense", 2 * hidden)):  # ours makes of the embedding's half what it can once, for all steps
+        weights = width * 3 * hidden + hidden * hidden + 3 * hidden * 2 * hidden
+        parts = {"head": 6 * steps * rows * vocab * hidden, "layer": 6 * steps * rows * weights, "attention": 14 * pairs[variant] * hidden}
+        found[variant] = {name: round(operations / 1e9, 1) for name, operations in parts.items()}
+    return found
+
+
 def main() -> None:
     """Measure every variant, or one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -158,7 +168,9 @@ def main() -> None:
     if a.one:
         print(json.dumps(measure(a)))
         return
-    save("drafter_step", {"torch": torch.__version__, "dtype": "float32", **{name: getattr(a, name) for name in sizes}, "cases": cases(a, list(sizes))})
+    gflop = products(a.length, a.steps, a.hidden, a.vocab)
+    told = {"torch": torch.__version__, "dtype": "float32", **{name: getattr(a, name) for name in sizes}, "gflop": gflop}
+    save("drafter_step", {**told, "cases": cases(a, list(sizes))})
 
 
 def cases(a: argparse.Namespace, sizes: list[str]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from pipeline.runner import pick, section_of
 from pipeline.shards import HiddenRow, HiddenStates, folders_of_build
 from pipeline.tensors import save_tensors
 from pipeline.train.config import TrainSection
+from pipeline.train.data import check_shape
 
 BUILD = Path("build")
 CONFIG = BUILD / "config.json"
@@ -120,11 +121,16 @@ def _weights(rule: RuleName | None) -> LossWeights:
 
 
 def _rows(opened: list[HiddenStates], weights: LossWeights) -> Iterator[tuple[int, HiddenRow, torch.Tensor]]:
-    """Number, row, and the bool mask [length] of the tokens that are trained on."""
+    """Number, row, and the bool mask [length] of the tokens that are trained on.
+
+    Raises:
+        ArtifactError: a row is damaged: SpecForge would leave it out, and speculators train on it.
+
+    """
     number = 0
     for states in opened:
         for place in range(len(states)):
-            yield number, states[place], states.loss_weights(place, weights) > 0
+            yield number, states.check(place), states.loss_weights(place, weights) > 0
             number += 1
 
 
@@ -152,6 +158,7 @@ def to_specforge(out: Path, opened: list[HiddenStates], ends: Ends, weights: Los
             raise ArtifactError(
                 f"{states.folder}: states of target {states.manifest.target_sha256[:16]}; --model is {ends.source.sha256[:16]}: the norm would be another's"
             )
+        check_shape(states.manifest, ends, ends.source.name)
     count = 0
     for number, row, mask in _rows(opened, weights):
         group = number // GROUP * GROUP

@@ -7,7 +7,7 @@ output, which the final norm reads.
 import contextlib
 import hashlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from torch import nn
 
 from pipeline.artifacts import read_json, sha256_folder, to_json
 from pipeline.errors import ArtifactError, ConfigError, InputError
-from pipeline.tensors import TensorFile
+from pipeline.tensors import TensorFile, is_finite
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -108,7 +108,7 @@ class Target:
         names = {id(module): name for name, module in model.named_modules()}
         self.layers = self._layers()
         self.norm = self._norm()
-        self.head = model.get_output_embeddings()
+        self.head = self._head()
         self.vocab_size = int(self.head.weight.shape[0])
         self.layer_names = [names[id(layer)] for layer in self.layers]
         self.norm_name = names[id(self.norm)]
@@ -138,6 +138,21 @@ class Target:
             f"{self.source.name}: no final norm in {type(self.decoder).__name__} (looked for {', '.join(_NORMS)}): this architecture is not supported"
         )
 
+    def _head(self) -> Any:
+        """Output head: a module whose ``weight`` is [vocab, hidden]. A bias would be lost: the teacher and the drafter's own head are products with rows."""
+        head = self.model.get_output_embeddings()
+        if not isinstance(weight := getattr(head, "weight", None), torch.Tensor) or weight.dim() != 2:
+            raise InputError(
+                f"{self.source.name}: no output head in {type(self.model).__name__}: its get_output_embeddings() gives {type(head).__name__}, and a module with "
+                f"weights [vocabulary, hidden] is needed; it has {[name for name, _ in self.model.named_children()]}: this architecture is not supported"
+            )
+        if getattr(head, "bias", None) is not None:
+            raise InputError(
+                f"{self.source.name}: the output head of {type(self.model).__name__} ({type(head).__name__}) has a bias; a drafter's has none, in every engine: "
+                "this architecture is not supported"
+            )
+        return head
+
 
 def open_model(folder: Path, *, dtype: str, device: str, attention: str = "sdpa") -> Target:
     """Load a whole target for forward passes. ``device`` is a torch device, or "auto" to spread the model over all GPUs.
@@ -151,16 +166,22 @@ def open_model(folder: Path, *, dtype: str, device: str, attention: str = "sdpa"
     disable_progress_bar()
     source = find_source(folder)
     try:
-        model = _auto_class(read_config(source)).from_pretrained(
+        model, found = _auto_class(read_config(source)).from_pretrained(
             source.name,
             dtype=DTYPES[dtype],
             attn_implementation=attention,
             use_safetensors=True,
             device_map=device if device == "auto" else None,
+            output_loading_info=True,
             **source.options(),
         )
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:  # RuntimeError: tensors of other shapes, or no memory
         raise ArtifactError(f"{source.name}: transformers cannot load this model: {error}") from error
+    if missing := sorted(found["missing_keys"]):
+        raise ArtifactError(
+            f"{source.name}: the checkpoint lacks {len(missing)} weights that its config.json needs, first {', '.join(missing[:3])}: transformers would draw them "
+            "at random; fetch the checkpoint whole, or correct config.json"
+        )
     return Target(model if device == "auto" else model.to(usable_device(device)), source)
 
 
@@ -270,49 +291,98 @@ def open_ends(folder: Path, *, dtype: torch.dtype = torch.float32) -> Ends:
     """Load only embedding, final norm and head, whatever the size of the rest.
 
     Raises:
-        ArtifactError: no checkpoint there, or it lacks these tensors.
+        ArtifactError: no checkpoint there, or it lacks these tensors, or they hold no numbers.
+
+    """
+    shape = open_shape(find_source(folder))
+    embedding_name, head_name, *norm_names = _end_names(shape)
+    places = locate_ends(shape)
+    loaded = {name: _read(*places[name], list(shape.model.get_parameter(name).shape), dtype) for name in places}
+    norm = shape.norm.to_empty(device="cpu").to(dtype)
+    norm.load_state_dict({name.removeprefix(f"{shape.norm_name}."): loaded[name] for name in norm_names})
+    embedding, head = loaded[embedding_name], loaded[head_name]
+    return Ends(embedding, head, norm, shape.config, list(shape.model.config.architectures or []), shape.source)
+
+
+def locate_ends(target: Target) -> dict[str, tuple[Path, str]]:
+    """File, and name in it, of each tensor that `open_ends` loads, by its name in the code. Reads headers only.
+
+    Raises:
+        ArtifactError: the checkpoint lacks one of them, or names a file that is not there.
 
     """
     from transformers.utils import cached_file
 
-    source = find_source(folder)
-    shape = open_shape(source)
+    source = target.source
 
     def locate(name: str) -> Path | None:
         found = cached_file(source.name, name, revision=source.revision, _raise_exceptions_for_missing_entries=False)
         return None if found is None else Path(found)
 
-    where = _tensor_files(source, locate)
-    norm = shape.norm.to_empty(device="cpu").to(dtype)
-    norm.load_state_dict({name: _read(where, f"{shape.norm_name}.{name}", source) for name, _ in norm.named_parameters()})
-    names = {id(module): name for name, module in shape.model.named_modules()}
-    embedding_name = f"{names[id(shape.model.get_input_embeddings())]}.weight"
-    tied = bool(getattr(shape.config, "tie_word_embeddings", False))
-    embedding = _read(where, embedding_name, source).to(dtype)
-    head = embedding if tied else _read(where, f"{names[id(shape.head)]}.weight", source).to(dtype)
-    return Ends(embedding, head, norm, shape.config, list(shape.model.config.architectures or []), source)
+    files = _tensor_files(source, locate)
+    stored = dict.fromkeys(_end_names(target), "")
+    renamed = {} if stored.keys() <= files.keys() else _renamed(target, files)
+    for name in stored:
+        matches = [name] if name in files else renamed.get(name) or [other for other in files if _plain(other) == _plain(name)]
+        if len(matches) != 1:
+            raise ArtifactError(
+                f"{source.name}: needs exactly one tensor {name!r} (by that name, one that transformers turns into it, or {_plain(name)!r} within "
+                f"{', '.join(sorted(_WRAPPERS))}); found {matches or 'none'} among {len(files)} tensors"
+            )
+        stored[name] = matches[0]
+    if absent := sorted({files[name] for name in stored.values() if not Path(files[name]).is_file()}):
+        raise ArtifactError(f"{source.name}: model.safetensors.index.json names {', '.join(absent)}, not there: fetch the checkpoint whole")
+    return {name: (Path(files[other]), other) for name, other in stored.items()}
 
 
-def _tensor_files(source: Source, locate: Any) -> dict[str, Path]:
-    """Tensor name to file, for checkpoints of one file and for those with an index."""
+def _end_names(target: Target) -> list[str]:
+    """Names in the code: of the embedding, the head (the embedding again where they are tied), and the final norm's weights."""
+    names = {id(module): name for name, module in target.model.named_modules()}
+    embedding = f"{names[id(target.model.get_input_embeddings())]}.weight"
+    tied = bool(getattr(target.config, "tie_word_embeddings", False))
+    head = embedding if tied else f"{names[id(target.head)]}.weight"
+    return [embedding, head, *(f"{target.norm_name}.{name}" for name, _ in target.norm.named_parameters())]
+
+
+def _tensor_files(source: Source, locate: Any) -> dict[str, str]:
+    """Tensor name to file, for checkpoints of one file and for those with an index; a file that is not there keeps its bare name."""
     if index := locate("model.safetensors.index.json"):
-        parts: dict[str, str] = read_json(index)["weight_map"]
-        return {name: index.parent / part if (index.parent / part).exists() else locate(part) for name, part in parts.items()}
+        parts = read_json(index).get("weight_map")
+        if not isinstance(parts, dict):
+            raise ArtifactError(f"{index}: has no weight_map, which says what file each tensor is in: fetch the checkpoint again")
+        return {name: str(index.parent / part) if (index.parent / part).exists() else str(locate(part) or part) for name, part in parts.items()}
     single = locate("model.safetensors")
     if single is None:
         raise ArtifactError(f"{source.name}: has neither model.safetensors nor model.safetensors.index.json; pickled weights are not read")
-    return dict.fromkeys(TensorFile(single).names, single)
+    return dict.fromkeys(TensorFile(single).names, str(single))
 
 
-def _read(where: dict[str, Path], name: str, source: Source) -> torch.Tensor:
-    """Read a tensor by its name in the code, or by the one stored name that differs only in wrappers (`language_model.model.norm.weight`)."""
-    matches = [name] if name in where else [stored for stored in where if _plain(stored) == _plain(name)]
-    if len(matches) != 1:
-        raise ArtifactError(
-            f"{source.name}: needs exactly one tensor {name!r} (or {_plain(name)!r} within {', '.join(sorted(_WRAPPERS))}); "
-            f"found {matches or 'none'} among {len(where)} tensors"
-        )
-    return TensorFile(where[matches[0]]).tensor(matches[0])
+def _renamed(target: Target, stored: Iterable[str]) -> dict[str, list[str]]:
+    """Stored names by the names that transformers gives those tensors on loading: code and checkpoints of an architecture may differ (`embed_out`, `lm_head`)."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightRenaming, rename_source_key
+
+    renamings = [change for change in get_model_conversion_mapping(target.model) if isinstance(change, WeightRenaming)]
+    found: dict[str, list[str]] = {}
+    for name in stored:
+        found.setdefault(rename_source_key(name, renamings, [])[0], []).append(name)
+    return found
+
+
+def _read(path: Path, name: str, shape: list[int], dtype: torch.dtype) -> torch.Tensor:
+    """Read a tensor of weights.
+
+    Raises:
+        ArtifactError: it has another shape than the config gives it, or holds something else than finite numbers.
+
+    """
+    file = TensorFile(path)
+    if (stored := file.shape(name)) != shape:
+        raise ArtifactError(f"{path}: {name} has shape {stored}; by the target's config.json it has {shape}: weights and config are not of one model")
+    found = file.tensor(name).to(dtype)
+    if not is_finite(found):
+        raise ArtifactError(f"{path}: {name} has values that are no finite numbers: the weights are damaged, fetch or make them again")
+    return found
 
 
 def _plain(name: str) -> str:

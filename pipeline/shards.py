@@ -16,7 +16,7 @@ from pipeline.lossmask import LossWeights, weighted
 from pipeline.schema.hidden import INDEX, Manifest
 from pipeline.schema.tokens import Segment
 from pipeline.tables import read_rows
-from pipeline.tensors import TensorFile
+from pipeline.tensors import TensorFile, is_finite
 
 MANIFEST = "manifest.json"
 INDEX_NAME = "index.parquet"
@@ -127,6 +127,28 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
             )
         aux, last = (self._states(shard, name, at.offset, stop) for name in ("aux", "last"))
         return HiddenRow(at.id, token_ids.long(), aux, last, at.prompt_length)
+
+    def check(self, number: int) -> HiddenRow:
+        """Read one row, and check that its ids are in the vocabulary and its states numbers.
+
+        Raises:
+            ArtifactError: they are not.
+
+        """
+        row = self[number]
+        outside = (row.token_ids < 0) | (row.token_ids >= self.manifest.vocab_size)
+        if outside.any():
+            raise ArtifactError(
+                f"{self.folder}: row {row.id!r} has token id {int(row.token_ids[outside][0])}; the vocabulary has {self.manifest.vocab_size}: {_AGAIN}"
+            )
+        for name, state in (("aux", row.aux), ("last", row.last)):
+            if not is_finite(state):
+                finite = torch.isfinite(state).all(-1)
+                raise ArtifactError(
+                    f"{self.folder / self.index[number].shard}: row {row.id!r}: {name} is not finite at {int((~finite).sum())} of {len(finite)} tokens, "
+                    f"first at {int((~finite).nonzero()[0])}: {_AGAIN}, with a wider extract.compute_dtype or dtype if they come again"
+                )
+        return row
 
     def token_ids(self, number: int) -> torch.Tensor:
         """Token ids of one row, int64, without its states."""

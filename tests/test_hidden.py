@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pipeline.artifacts import read_json, write_json
 from pipeline.errors import AerieError
 from pipeline.hidden import main
 from pipeline.schema.target import TargetRecord
@@ -37,7 +38,16 @@ def test_verify_passes_whole_states_and_stops_at_a_changed_one(folder: Path, cap
     broken = tensors["last"].clone()
     broken[50] = torch.nan
     save_tensors(shard, {**tensors, "last": broken})
-    with pytest.raises(AerieError, match="last at token 1 is not finite"):
+    with pytest.raises(AerieError, match=r"last is not finite at 1 of \d+ tokens, first at 1"):
+        main(["verify", "--data", str(folder)])
+
+
+def test_verify_names_the_id_that_is_outside_the_vocabulary(tmp_path: Path, kimi: TargetRecord) -> None:
+    folder = Build(tmp_path, kimi).extract(random_rows(ROWS))
+    manifest = read_json(folder / "manifest.json")
+    highest = max(token for row in random_rows(ROWS) for token in row["prompt_ids"] + row["completion_ids"])
+    write_json(folder / "manifest.json", {**manifest, "vocab_size": highest})
+    with pytest.raises(AerieError, match=rf"row '\w+' has token id {highest}; the vocabulary has {highest}"):
         main(["verify", "--data", str(folder)])
 
 

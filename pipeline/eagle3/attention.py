@@ -1,8 +1,8 @@
 """Attention of a training-time-test step: one causal block over the step-0 keys, plus one diagonal key for each later step.
 
 Step j's query at row t sees the step-0 keys of its own document up to t, and of steps 1..j only its own row's key. Written as a
-dense mask that is [L, (j+1) L]; written so it costs L^2/2 + j L a step. The softmax joins both parts through one maximum and one
-denominator. Only that log-denominator is kept for the backward pass, which computes the probabilities again block by block
+dense mask that is [L, (j+1) L]; written so it costs L^2/2 + j L a step. Each part has its own softmax; their log-denominators say
+what share of the whole each has. Only those are kept for the backward pass, which computes the probabilities again block by block
 (as in FlashAttention, arXiv 2205.14135), so memory grows with L and not with L^2.
 """
 
@@ -72,6 +72,11 @@ def _spread(rows: torch.Tensor, heads: int) -> torch.Tensor:
     return rows.repeat_interleave(heads // rows.shape[0], 0) if rows.shape[0] != heads else rows
 
 
+def _softmax(scores: torch.Tensor) -> torch.Tensor:
+    """In place: in torch this is one pass near the processor, where an exponential and a sum are several over all of memory."""
+    return torch.softmax(scores, -1, out=scores)
+
+
 class _CausalDiagonal(torch.autograd.Function):
     """Queries come scaled."""
 
@@ -80,37 +85,42 @@ class _CausalDiagonal(torch.autograd.Function):
         heads = q.shape[0]
         keys, values = ([_spread(rows, heads) for rows in diagonals[part::2]] for part in (0, 1))
         own = torch.stack([(q * key).sum(-1) for key in keys], -1).float() if keys else None
-        out, lse = torch.empty_like(q), q.new_empty(q.shape[:2], dtype=torch.float32)
+        out, top, lse = torch.empty_like(q), *q.new_empty(2, *q.shape[:2], dtype=torch.float32)
         for block in blocks:
             at = slice(block.start, block.stop)
             scores = _scores(q, k0, block)
-            top = scores.amax(-1) if own is None else torch.maximum(scores.amax(-1), own[:, at].amax(-1))
-            weights = scores.sub_(top[..., None]).exp_()
-            total = weights.sum(-1)
-            mixed = (_grouped(weights.to(v0.dtype), v0.shape[0]) @ v0[:, block.low : block.high]).reshape(heads, -1, q.shape[-1])
-            if own is not None:
-                own_weights = (own[:, at] - top[..., None]).exp()
-                total = total + own_weights.sum(-1)
-                for step, value in enumerate(values):
-                    mixed.addcmul_(own_weights[..., step, None].to(v0.dtype), value[:, at])
-            torch.div(mixed, total[..., None].to(mixed.dtype), out=out[:, at])
-            lse[:, at] = top + total.log()
-        ctx.save_for_backward(q, k0, v0, out, lse, *diagonals)
+            top[:, at] = scores.amax(-1)
+            weights = _softmax(scores)
+            lse[:, at] = -weights.amax(-1).log()  # above the highest score: of large scores the sum of both would lose digits
+            out[:, at] = (_grouped(weights.to(v0.dtype), v0.shape[0]) @ v0[:, block.low : block.high]).reshape(heads, -1, q.shape[-1])
+        share = None
+        if own is not None:
+            highest = torch.maximum(top, own.amax(-1))
+            own, causal = own - highest[..., None], lse + (top - highest)
+            top, lse = highest, torch.logaddexp(causal, own.logsumexp(-1))
+            share = (causal - lse).exp()
+            out.mul_(share[..., None].to(out.dtype))
+            for value, weight in zip(values, (own - lse[..., None]).exp().to(v0.dtype).unbind(-1), strict=True):
+                out.addcmul_(weight[..., None], value)
+        lse = lse + top
+        ctx.save_for_backward(q, k0, v0, out, lse, share, *diagonals)
         ctx.blocks = blocks
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (grad,) = grads
-        q, k0, v0, out, lse, *diagonals = ctx.saved_tensors
+        q, k0, v0, out, lse, share, *diagonals = ctx.saved_tensors
         dq, dk, dv = torch.empty_like(q), torch.zeros_like(k0), torch.zeros_like(v0)
         inner = (grad * out).sum(-1, dtype=torch.float32)
+        shared = grad if share is None else grad * share[..., None].to(grad.dtype)
+        means = inner if share is None else inner * share
         for block in ctx.blocks:
             at, seen = slice(block.start, block.stop), slice(block.low, block.high)
-            weights = _scores(q, k0, block).sub_(lse[:, at, None]).exp_()
-            rows = _grouped(grad[:, at], k0.shape[0])
+            weights = _softmax(_scores(q, k0, block))
+            rows = _grouped(shared[:, at], k0.shape[0])
             slopes = (rows @ v0[:, seen].transpose(1, 2)).float().view_as(weights)
-            slopes = _grouped(slopes.sub_(inner[:, at, None]).mul_(weights).to(q.dtype), k0.shape[0])
+            slopes = _grouped(slopes.sub_(means[:, at, None]).mul_(weights).to(q.dtype), k0.shape[0])
             dv[:, seen].baddbmm_(_grouped(weights.to(q.dtype), v0.shape[0]).transpose(1, 2), rows)
             dk[:, seen].baddbmm_(slopes.transpose(1, 2), _grouped(q[:, at], k0.shape[0]))
             dq[:, at] = (slopes @ k0[:, seen]).view(q.shape[0], -1, q.shape[-1])

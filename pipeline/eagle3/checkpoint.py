@@ -9,7 +9,7 @@ from pipeline.eagle3.config import DrafterConfig
 from pipeline.eagle3.drafter import Drafter
 from pipeline.eagle3.vocabulary import vocabulary_of
 from pipeline.errors import ArtifactError
-from pipeline.tensors import load_tensors, save_tensors
+from pipeline.tensors import is_finite, load_tensors, save_tensors
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -55,6 +55,33 @@ def stored_vocabulary(config: DrafterConfig, tensors: dict[str, torch.Tensor], w
     return vocabulary_of(tensors["d2t"], tensors["t2d"], where)
 
 
+def check_tensors(config: DrafterConfig, tensors: dict[str, torch.Tensor], where: str) -> torch.Tensor:
+    """Check that a checkpoint holds what its config says, and nothing else; give the token ids int64 [draft_vocab] of its map.
+
+    Raises:
+        ArtifactError: a name or shape does not fit, a weight is no number, or the map does not.
+
+    """
+    used = stored_vocabulary(config, tensors, where)
+    try:
+        with torch.device("meta"):
+            like = Drafter(config, torch.empty(config.vocab_size, config.hidden_size), torch.empty(config.draft_vocab_size, dtype=torch.int64))
+    except (ValueError, KeyError) as error:
+        raise ArtifactError(f"{where}: transformers makes no layer of its {CONFIG}: {error}; its rotary embedding is {config.rope_parameters}") from error
+    wanted = {name: list(tensor.shape) for name, tensor in like.state_dict().items()}
+    found = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    if wanted != found:
+        differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+        listed = "; ".join(f"{name}: file {found.get(name)}, config {wanted.get(name)}" for name in differing)
+        raise ArtifactError(f"{where}: does not fit its {CONFIG}: {listed}")
+    for name, tensor in tensors.items():
+        if name not in ("d2t", "t2d") and not (tensor.is_floating_point() and is_finite(tensor)):
+            raise ArtifactError(
+                f"{where}: {name} is {tensor.dtype}, and must hold finite floating-point numbers: the checkpoint is damaged, run `dvc repro train`"
+            )
+    return used
+
+
 def assemble(config: DrafterConfig, tensors: dict[str, torch.Tensor], embedding: torch.Tensor, where: str) -> Drafter:
     """Build a drafter from its config and tensors; names and shapes must fit exactly.
 
@@ -66,12 +93,6 @@ def assemble(config: DrafterConfig, tensors: dict[str, torch.Tensor], embedding:
         raise ArtifactError(
             f"{where}: needs a target embedding of {config.vocab_size} x {config.hidden_size}; the target's is {' x '.join(map(str, embedding.shape))}"
         )
-    drafter = Drafter(config, embedding, stored_vocabulary(config, tensors, where))
-    wanted = {name: list(tensor.shape) for name, tensor in drafter.state_dict().items()}
-    found = {name: list(tensor.shape) for name, tensor in tensors.items()}
-    if wanted != found:
-        differing = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
-        listed = "; ".join(f"{name}: file {found.get(name)}, config {wanted.get(name)}" for name in differing)
-        raise ArtifactError(f"{where}: does not fit its config.json: {listed}")
+    drafter = Drafter(config, embedding, check_tensors(config, tensors, where))
     drafter.load_state_dict(tensors)
     return drafter

@@ -1,9 +1,10 @@
 """Everything that decides what a drafter computes, and what it was made for: `config.json` of a checkpoint."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from pipeline.schema.hidden import ascending_layers
 from pipeline.section import Section
 
 
@@ -12,23 +13,23 @@ class DrafterConfig(Section):
 
     version: Literal[1] = 1
     algorithm: Literal["eagle3"] = "eagle3"
-    hidden_size: int
+    hidden_size: int = Field(ge=1)
     """Also the target's: the drafter shares the target's embedding."""
-    intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    draft_vocab_size: int
-    rms_norm_eps: float
+    intermediate_size: int = Field(ge=1)
+    num_heads: int = Field(ge=1)
+    num_kv_heads: int = Field(ge=1)
+    head_dim: int = Field(ge=1)
+    vocab_size: int = Field(ge=1)
+    draft_vocab_size: int = Field(ge=1)
+    rms_norm_eps: float = Field(gt=0)
     rope_parameters: dict[str, Any]
     """As transformers 5 writes them: rope_type, rope_theta and the scaling's own keys."""
-    max_position_embeddings: int
+    max_position_embeddings: int = Field(ge=1)
     hidden_act: Literal["silu"] = "silu"
     capture_convention: Literal["layer_input"] = "layer_input"
     layer_ids: list[int]
     """Auxiliary layers by that convention; an engine must read the same ones."""
-    target_layers: int
+    target_layers: int = Field(ge=1)
     target_sha256: str
     target_name: str
     target_architectures: list[str] = Field(default_factory=list)
@@ -37,3 +38,20 @@ class DrafterConfig(Section):
     """Dataset to the digest of its hidden states."""
     training: dict[str, Any]
     """The train section, as it was."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.head_dim % 2 or self.num_heads % self.num_kv_heads or self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"{self.num_heads} heads of {self.head_dim}, {self.num_kv_heads} key heads, width {self.hidden_size}: heads must be of even width, a multiple of "
+                "key heads, and a divisor of the width"
+            )
+        if self.draft_vocab_size > self.vocab_size:
+            raise ValueError(
+                f"draft_vocab_size is {self.draft_vocab_size}, vocab_size {self.vocab_size}: a drafter says tokens of the target's vocabulary only"
+            )
+        if not ascending_layers(self.layer_ids, self.target_layers):
+            raise ValueError(f"layer_ids {self.layer_ids} are not three ascending ids from 0 to target_layers, which is {self.target_layers}")
+        if not {"rope_type", "rope_theta"} <= self.rope_parameters.keys():
+            raise ValueError(f"rope_parameters are {self.rope_parameters}; at least rope_type and rope_theta are needed")
+        return self

@@ -12,74 +12,62 @@ import torch
 
 LossKind = Literal["kl", "lk_alpha", "lk_lambda"]
 
-CHUNK = 256
-"""Supervised positions at a time on a CPU: few enough for their logits to stay near the processor."""
+CHUNK = 512
+"""Rows of logits at a time on a CPU: few enough to stay near the processor, and enough that the head is not laid out for the product too often."""
 _GPU_CHUNK = 2048
 """On a GPU: enough to keep it busy."""
+_JUDGED = 4
+"""Chunks whose positions the teacher judges at a time: a product with a seventh of a chunk's rows is slow."""
 _VOCAB_CHUNK = 32768
-_CACHE_BYTES = 256 << 20
-_GPU_CACHE_BYTES = 2 << 30
 _LEAST_ALPHA = 1e-9
 
 
-def _chunks(rows: torch.Tensor) -> list[slice]:
-    size = CHUNK if rows.device.type == "cpu" else _GPU_CHUNK
-    return [slice(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
-
-
 class Judgement(NamedTuple):
-    """The teacher's word on some rows, over the draft vocabulary."""
+    """The teacher's word on some positions, over the draft vocabulary."""
 
     chances: torch.Tensor
-    """Float32 [rows, draft_vocab]: softmax over the draft vocabulary."""
+    """Float32 [positions, draft_vocab]: softmax over the draft vocabulary."""
     minus_entropy: torch.Tensor
-    """[rows]: sum of p log p."""
+    """[positions]: sum of p log p."""
     logsumexp: torch.Tensor
-    """[rows]: of the logits, so that p over the whole vocabulary is p exp(logsumexp - full)."""
+    """[positions]: of the logits, so that p over the whole vocabulary is p exp(logsumexp - full)."""
     likeliest: torch.Tensor
-    """int64 [rows]: draft id."""
+    """int64 [positions]: draft id."""
+    full: torch.Tensor | None
+    """[positions]: logsumexp over the whole vocabulary, where the loss needs it."""
+
+    def at(self, some: slice) -> "Judgement":
+        """On some of the positions."""
+        return Judgement._make(None if column is None else column[some] for column in self)
 
 
 class Teacher:
-    """The target's distribution at supervised positions, on the draft vocabulary only; every step of the unroll asks for the same ones."""
+    """The target's distribution at supervised positions, on the draft vocabulary only."""
 
     def __init__(self, hidden: torch.Tensor, head_rows: torch.Tensor, full_head: torch.Tensor | None = None) -> None:
         """Hold normed states [positions, hidden], head rows [draft_vocab, hidden], and the whole head when p is normalized over it."""
         self.hidden, self.head_rows = hidden, head_rows
         self.full = None if full_head is None else full_logsumexp(hidden, full_head)
-        small = len(hidden) * len(head_rows) * 4 <= (_CACHE_BYTES if hidden.device.type == "cpu" else _GPU_CACHE_BYTES)
-        self._cached = self._judge(hidden) if small else None
 
     @torch.no_grad()
-    def _judge(self, hidden: torch.Tensor) -> Judgement:
-        count = len(hidden)
-        chances = hidden.new_empty(count, len(self.head_rows), dtype=torch.float32)
-        minus_entropy, total, likeliest = chances.new_empty(count), chances.new_empty(count), chances.new_empty(count, dtype=torch.int64)
-        for at in _chunks(hidden):
-            logits = (hidden[at] @ self.head_rows.T).float()
-            likeliest[at] = logits.argmax(-1)
-            total[at] = _to_chances(chances[at].copy_(logits))
-            minus_entropy[at] = _dot(chances[at], logits) - total[at]
-        return Judgement(chances, minus_entropy, total, likeliest)
-
-    def at(self, positions: torch.Tensor) -> Judgement:
-        """Distributions at some of the positions."""
-        if self._cached is None:
-            return self._judge(self.hidden[positions])
-        return Judgement(*(column.index_select(0, positions) for column in self._cached))
+    def judge(self, at: slice) -> Judgement:
+        """Distributions at some of the positions. Every step of the unroll wants the same ones, so `head_loss` asks once for all."""
+        logits = (self.hidden[at] @ self.head_rows.T).float()
+        top, likeliest = logits.max(-1)
+        logs = torch.log_softmax(logits, -1, out=logits)
+        chances = logs.exp()
+        return Judgement(chances, _dot(logs[:, None], chances)[:, 0], top - logs.amax(-1), likeliest, None if self.full is None else self.full[at])
 
 
-def _to_chances(logits: torch.Tensor) -> torch.Tensor:
-    """Softmax of each row, in place; gives the logsumexp [rows]. Each number is read as often as it must be: on a CPU `torch.logsumexp` alone costs more."""
-    top = logits.amax(-1)
-    total = logits.sub_(top[:, None]).exp_().sum(-1)
-    logits.mul_(1 / total[:, None])
-    return top + total.log()
+def _softmax(logits: torch.Tensor, top: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Softmax of each row, in place, and the logsumexp [...] beside it; ``top`` is each row's highest logit."""
+    chances = torch.softmax(logits, -1, out=logits)
+    return chances, top - chances.amax(-1).log()
 
 
-def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Dot product of each row."""
-    return (a * b).sum(-1)
+def _dot(rows: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
+    """Dot products of rows [positions, steps, vocab] with their position's chances [positions, vocab]: [positions, steps]."""
+    return torch.bmm(chances[:, None], rows.transpose(1, 2))[:, 0]  # the other way round costs a CPU ten times as much
 
 
 def full_logsumexp(hidden: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
@@ -101,27 +89,28 @@ def full_argmax(hidden: torch.Tensor, head: torch.Tensor, rows: int = 512) -> to
         return torch.cat(best) if best else torch.zeros(0, dtype=torch.int64, device=hidden.device)
 
 
-def losses_and_slopes(kind: LossKind, logits: torch.Tensor, teacher: Judgement, full: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss of each row [rows] and its gradient [rows, draft_vocab] by the draft logits, which are overwritten; ``full`` is the teacher's whole log-sum, for LK.
+def losses_and_slopes(kind: LossKind, logits: torch.Tensor, top: torch.Tensor, teacher: Judgement) -> tuple[torch.Tensor, torch.Tensor]:
+    """Loss [positions, steps] and its gradient [positions, steps, draft_vocab] by the draft logits, which are overwritten; ``top`` is each row's highest logit.
 
     KL(p || q) = sum p log p - sum p x + logsumexp x for logits x, and its gradient is q - p. With a_v = min(p_v, q_v), the gradient of
     alpha = sum a_v is q_v ([q_v < p_v] - sum_{q < p} q).
     """
-    crossed = _dot(teacher.chances, logits)
-    divergence = teacher.minus_entropy - crossed + _to_chances(logits)
-    q = logits
+    crossed = _dot(logits, teacher.chances)
+    q, total = _softmax(logits, top)
+    divergence = teacher.minus_entropy[:, None] - crossed + total
+    chances = teacher.chances[:, None]
     if kind == "kl":
-        return divergence, q.sub_(teacher.chances)
-    assert full is not None, "the LK losses need the teacher normalized over the whole vocabulary"
-    p = teacher.chances * (teacher.logsumexp - full).exp()[:, None]
+        return divergence, q.sub_(chances)
+    assert teacher.full is not None, "the LK losses need the teacher normalized over the whole vocabulary"
+    p = chances * (teacher.logsumexp - teacher.full).exp()[:, None, None]
     alpha = torch.minimum(p, q).sum(-1)
     below = q * (q < p)
     rise = below - q * below.sum(-1, keepdim=True)
     if kind == "lk_alpha":
         alpha = alpha.clamp(min=_LEAST_ALPHA)
-        return -alpha.log(), -rise / alpha[:, None]
+        return -alpha.log(), -rise / alpha[..., None]
     weight = (-alpha).exp()
-    return weight * divergence + (1 - weight) * (1 - alpha), weight[:, None] * (q - teacher.chances) - (1 - weight)[:, None] * rise
+    return weight * divergence + (1 - weight) * (1 - alpha), weight[..., None] * (q - chances) - (1 - weight)[..., None] * rise
 
 
 class HeadLoss(NamedTuple):
@@ -130,14 +119,14 @@ class HeadLoss(NamedTuple):
     loss: torch.Tensor
     """Float32 scalar, differentiable: the weighted sum over rows."""
     agrees: torch.Tensor
-    """Bool [rows]: does the drafter score the teacher's likeliest draft token highest."""
+    """Bool [positions, steps]: does the drafter score the teacher's likeliest draft token highest."""
 
 
-def _highest_at(logits: torch.Tensor, ids: torch.Tensor, *, exact: bool) -> torch.Tensor:
-    """Tell of each row whether its highest logit is at ``ids``. Comparing with the maximum costs a CPU a fifth of argmax, but narrow numbers tie too often for it."""
+def _highest_at(logits: torch.Tensor, top: torch.Tensor, ids: torch.Tensor, *, exact: bool) -> torch.Tensor:
+    """Tell of each row whether its highest logit is at its position's id. Comparing with the maximum costs a CPU a fifth of argmax, but narrow numbers tie too often for it."""
     if exact:
-        return logits.gather(1, ids[:, None])[:, 0] == logits.amax(-1)
-    return logits.argmax(-1) == ids
+        return logits.gather(2, ids[:, None, None].expand(*top.shape, 1))[..., 0] == top
+    return logits.argmax(-1) == ids[:, None]
 
 
 class _HeadLoss(torch.autograd.Function):
@@ -145,26 +134,30 @@ class _HeadLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, head: torch.Tensor, teacher: Teacher, positions: torch.Tensor, weights: torch.Tensor, kind: LossKind
+        ctx: Any, hidden: torch.Tensor, head: torch.Tensor, teacher: Teacher, weights: torch.Tensor, kind: LossKind
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        device = hidden.device.type
+        device, (positions, steps, width) = hidden.device.type, hidden.shape
         narrow = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        size = max(1, (CHUNK if device == "cpu" else _GPU_CHUNK) // steps)
         with torch.autocast(device, enabled=False):
-            total, agrees = hidden.new_zeros((), dtype=torch.float32), torch.empty_like(positions, dtype=torch.bool)
-            dhidden, dhead = torch.zeros_like(hidden), torch.zeros_like(head, dtype=torch.float32)
+            total, agrees = hidden.new_zeros((), dtype=torch.float32), torch.empty_like(weights, dtype=torch.bool)
+            dhidden, dhead = torch.empty_like(hidden), torch.zeros_like(head, dtype=torch.float32)
             cast = head.to(narrow)
-            chunks = _chunks(hidden)
-            logits = hidden.new_empty(max((at.stop - at.start for at in chunks), default=0), len(head), dtype=narrow)
-            for at in chunks:
-                part, scale = hidden[at].to(narrow), weights[at]
-                wanted = teacher.at(positions[at])
-                scored = torch.mm(part, cast.T, out=logits[: len(part)]).float()
-                agrees[at] = _highest_at(scored, wanted.likeliest, exact=narrow == torch.float32)
-                loss, slope = losses_and_slopes(kind, scored, wanted, None if teacher.full is None else teacher.full[positions[at]])
-                total += loss @ scale
-                slope = slope.to(narrow)
-                dhidden[at] = (slope @ cast) * scale[:, None]
-                weighed = (part * scale[:, None]).to(narrow)
+            logits = hidden.new_empty(min(size, positions) * steps, len(head), dtype=narrow)
+            for start in range(0, positions, size):
+                at = slice(start, start + size)
+                if (first := start % (_JUDGED * size)) == 0:
+                    judged = teacher.judge(slice(start, start + _JUDGED * size))
+                wanted, scale = judged.at(slice(first, first + size)), weights[at]
+                part = hidden[at].flatten(0, 1).to(narrow)
+                scored = torch.mm(part, cast.T, out=logits[: len(part)]).float().view(-1, steps, len(head))
+                top = scored.amax(-1)
+                agrees[at] = _highest_at(scored, top, wanted.likeliest, exact=narrow == torch.float32)
+                loss, slope = losses_and_slopes(kind, scored, top, wanted)
+                total += (loss * scale).sum()
+                slope = slope.flatten(0, 1).to(narrow)
+                dhidden[at] = (slope @ cast).view(-1, steps, width) * scale[..., None]
+                weighed = (part * scale.reshape(-1, 1)).to(narrow)
                 if narrow == torch.float32:
                     dhead.addmm_(slope.T, weighed)
                 else:
@@ -176,19 +169,18 @@ class _HeadLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         dhidden, dhead = ctx.saved_tensors
-        return dhidden * grads[0].to(dhidden.dtype), dhead * grads[0].to(dhead.dtype), None, None, None, None
+        return dhidden * grads[0].to(dhidden.dtype), dhead * grads[0].to(dhead.dtype), None, None, None
 
 
-def head_loss(hidden: torch.Tensor, head: torch.Tensor, teacher: Teacher, positions: torch.Tensor, weights: torch.Tensor, kind: LossKind) -> HeadLoss:
+def head_loss(hidden: torch.Tensor, head: torch.Tensor, teacher: Teacher, weights: torch.Tensor, kind: LossKind) -> HeadLoss:
     """Weighted sum of the loss over rows. With no row: a zero that has gradients (zeros), so that a batch without supervision neither hangs nor breaks.
 
     Args:
-        hidden: [rows, hidden], the drafter's normed output.
+        hidden: [positions, steps, hidden], the drafter's normed output; any finite numbers where the weight is zero.
         head: [draft_vocab, hidden].
-        teacher: the target's side.
-        positions: int64 [rows]: each row's position in ``teacher``.
-        weights: float32 [rows].
+        teacher: the target's side, at the same positions.
+        weights: float32 [positions, steps].
         kind: which loss.
 
     """
-    return HeadLoss(*_HeadLoss.apply(hidden, head, teacher, positions, weights, kind))  # type: ignore[no-untyped-call]
+    return HeadLoss(*_HeadLoss.apply(hidden, head, teacher, weights, kind))  # type: ignore[no-untyped-call]

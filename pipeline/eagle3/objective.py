@@ -1,5 +1,6 @@
 """What training minimizes: the loss of all steps over one pack, each step weighed."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -30,9 +31,19 @@ def pack_loss(drafter: Drafter, aux: torch.Tensor, plan: Plan, teacher: Teacher,
         kind: which loss.
 
     """
-    hidden = [rows.index_select(0, s.queries) for s, rows in zip(plan.supervised, unroll(drafter, aux, plan), strict=True)]
-    weights = [s.weights * weight for s, weight in zip(plan.supervised, step_weights.float(), strict=True)]
-    positions = torch.cat([s.teacher for s in plan.supervised])
-    found = head_loss(drafter.norm(torch.cat(hidden)), drafter.lm_head.weight, teacher, positions, torch.cat(weights), kind)
-    correct = torch.stack([part.sum() for part in found.agrees.split([len(rows) for rows in hidden])])
-    return PackLoss(found.loss, correct)
+    return loss_of_steps(drafter, unroll(drafter, aux, plan), plan, teacher, step_weights, kind)
+
+
+def loss_of_steps(drafter: Drafter, unrolled: Iterable[torch.Tensor], plan: Plan, teacher: Teacher, step_weights: torch.Tensor, kind: LossKind) -> PackLoss:
+    """Loss of each step's layer output [queries, hidden], laid out by the teacher's positions: every step learns from the same distributions."""
+    count = len(plan.teacher_rows)
+    hidden = [placed(rows.index_select(0, s.queries), s.teacher, count) for rows, s in zip(unrolled, plan.supervised, strict=True)]
+    weights = [placed(s.weights * weight, s.teacher, count) for s, weight in zip(plan.supervised, step_weights.float(), strict=True)]
+    counted = [placed(torch.ones_like(s.teacher, dtype=torch.bool), s.teacher, count) for s in plan.supervised]
+    found = head_loss(drafter.norm(torch.stack(hidden, 1)), drafter.lm_head.weight, teacher, torch.stack(weights, 1), kind)
+    return PackLoss(found.loss, (found.agrees & torch.stack(counted, 1)).sum(0))
+
+
+def placed(rows: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tensor:
+    """Rows at their places among ``count``, and zeros at the others."""
+    return rows.new_zeros(count, *rows.shape[1:]).index_copy(0, places, rows)

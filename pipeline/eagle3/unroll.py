@@ -142,22 +142,21 @@ def unroll(drafter: Drafter, aux: torch.Tensor, plan: Plan) -> Iterator[torch.Te
     """
     layer, attention = drafter.midlayer, drafter.midlayer.self_attn
     by_embedding, by_hidden = attention.joint()
-    wide = attention.q_proj.out_features
+    wide, head_dim = attention.q_proj.out_features, attention.head_dim
+    turned_heads = (wide + attention.k_proj.out_features) // head_dim
     embedded = linear(layer.input_layernorm(drafter.embed(plan.next_ids)), by_embedding)
 
     hidden = drafter.fuse(aux[plan.inputs])
-    keys, values = _heads(embedded[:, wide:] + linear(layer.hidden_norm(hidden), by_hidden[wide:]), attention.head_dim).chunk(2)
+    keys, values = _heads(embedded[:, wide:] + linear(layer.hidden_norm(hidden), by_hidden[wide:]), head_dim).chunk(2)
     keys = _rotated(drafter, keys, plan.positions)
     hidden, positions = hidden.index_select(0, plan.queries), plan.positions[plan.queries]
     diagonals: list[tuple[torch.Tensor, torch.Tensor]] = []
     for step, rows in enumerate(plan.embedded):
         needed = slice(None) if step else slice(wide)  # the first step's keys and values are there already
-        projected = _heads(embedded[:, needed].index_select(0, rows) + linear(layer.hidden_norm(hidden), by_hidden[needed]), attention.head_dim)
-        queries, own = projected.tensor_split([attention.q_proj.out_features // attention.head_dim])
-        queries = _rotated(drafter, queries, positions + step)
+        projected = _heads(embedded[:, needed].index_select(0, rows) + linear(layer.hidden_norm(hidden), by_hidden[needed]), head_dim)
+        queries, own = _rotated(drafter, projected[:turned_heads], positions + step).tensor_split([wide // head_dim])
         if step:
-            key, value = own.chunk(2)
-            diagonals.append((_rotated(drafter, key, positions + step), value))
+            diagonals.append((own, projected[turned_heads:]))
         attended = causal_diagonal(queries, keys, values, diagonals, plan.blocks, drafter.scale)
         hidden = layer.finish(hidden[None], attended[None])[0]
         yield hidden

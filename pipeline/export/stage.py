@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pipeline.artifacts import read_json, read_model, write_json, write_text, writing_folder
-from pipeline.eagle3.checkpoint import CONFIG, WEIGHTS, stored_vocabulary
+from pipeline.eagle3.checkpoint import CONFIG, WEIGHTS, check_tensors
 from pipeline.eagle3.config import DrafterConfig
 from pipeline.errors import ArtifactError
 from pipeline.export.card import model_card
@@ -30,9 +30,14 @@ def run(config: Config, *, checkpoint: Path, eval: Path, record: Path, export: P
     target = read_model(record, TargetRecord)
     measured = read_json(eval)
     tensors = load_tensors(checkpoint / WEIGHTS)
-    stored_vocabulary(shape, tensors, str(checkpoint / WEIGHTS))
-    dtype = DTYPES[shape.training["dtype"]]
+    check_tensors(shape, tensors, str(checkpoint / WEIGHTS))
+    if (dtype := DTYPES.get(shape.training.get("dtype", ""))) is None:
+        raise ArtifactError(
+            f"{checkpoint / CONFIG}: training.dtype is {shape.training.get('dtype')!r}; one of {sorted(DTYPES)} is needed: run `dvc repro train`"
+        )
     try:
+        if int(measured["draft_tokens"]) < 1:
+            raise ValueError(f"draft_tokens is {measured['draft_tokens']}")
         card = model_card(shape, target, measured)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactError(f"{eval}: is no whole report of an evaluation ({error!r}): delete it and run `dvc repro evaluate`") from error

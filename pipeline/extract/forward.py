@@ -112,9 +112,14 @@ def check_teacher(target: Target, layer_ids: list[int], row: torch.Tensor, *, pa
         own = target.model(input_ids=row.long()[None].to(target.device), use_cache=False).logits[0].float()
         ours = target.head(target.norm(last.to(target.head.weight.device))).float()
     _LENGTHS.reset(token)
+    if broken := int((~torch.isfinite(own)).any(-1).sum()):
+        raise InputError(
+            f"{target.source.name}: the model's own logits are no finite numbers at {broken} of {len(row)} positions: set extract.compute_dtype to bfloat16 or float32, "
+            "and look at the weights if it is"
+        )
     agree = (own.argmax(-1) == ours.argmax(-1)).float().mean().item()
     error = ((own - ours).abs().max() / own.abs().max().clamp(min=1e-6)).item()
-    if agree < 0.99 or error > 0.05:
+    if not (agree >= 0.99 and error <= 0.05):
         raise InputError(
             f"{target.source.name}: head(norm(state)) agrees with the model's own choice at {agree:.0%} of {len(row)} positions (largest difference {error:.1%} of the "
             "largest logit); at least 99 % and 5 % are needed: this architecture scales or caps its logits, or its final norm was not found"

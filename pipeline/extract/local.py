@@ -9,7 +9,7 @@ from pipeline.extract.backend import States
 from pipeline.extract.config import ExtractSection
 from pipeline.extract.forward import can_pack, check_teacher, pack_attention, states
 from pipeline.extract.plan import Row
-from pipeline.models import Target, open_model
+from pipeline.models import Target, locate_ends, open_model
 
 
 class LocalBackend:
@@ -26,12 +26,13 @@ class LocalBackend:
         """Load the weights.
 
         Raises:
-            ArtifactError: no checkpoint there, or it cannot be loaded.
+            ArtifactError: no checkpoint there, or it cannot be loaded, or training would not find embedding, norm and head in it.
             ConfigError: there is no such device.
             InputError: the states taken are not what the head reads.
 
         """
         self._target = open_model(self._model, dtype=self._settings.compute_dtype, device=self._settings.device)
+        locate_ends(self._target)
         self.padded = not can_pack(self._target)
         if not self.padded:
             pack_attention(self._target)

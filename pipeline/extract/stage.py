@@ -54,6 +54,7 @@ def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: P
     token_bytes = bytes_per_token(int(shape.hidden_size), settings.dtype)
     backend = _backend(config, model, layer_ids)
     rows = selection.rows
+    _say(selection, settings)
     with opened("extract", decides(settings, source.sha256, layer_ids, backend.engine)) as kept:
         partial = open_partial(hidden, _key(settings, selection, source.sha256, layer_ids, backend.engine, code_digest("extract", kept)), kept)
         target = backend.start(rows[0] if rows else None)
@@ -65,6 +66,19 @@ def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: P
     close_partial(partial)
     install_folder(partial, hidden)
     write_json(stamp, _stamp(stamp.stem, selection, sha256_folder(hidden, digests)))
+
+
+def _say(selection: Selection, settings: ExtractSection) -> None:
+    """Tell how many rows there are and what became of the others; the stamp has the same counts."""
+    rows, left_out = len(selection.rows), selection.left_out.total()
+    said = f"extract: {rows:,} of {rows + left_out:,} accepted rows"
+    if selection.cut:
+        said += f"; {selection.cut:,} cut to max_length, {settings.max_length} tokens"
+    if left_out:
+        said += f"; left out: {', '.join(f'{count:,} {reason}' for reason, count in sorted(selection.left_out.items()))}"
+    if left_out and not rows:
+        said += f"; none is left: raise extract.max_length, which is {settings.max_length}"
+    print(said, flush=True)
 
 
 def _backend(config: Config, model: Path, layer_ids: list[int]) -> Backend:

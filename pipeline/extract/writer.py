@@ -19,7 +19,7 @@ from pipeline.models import DTYPES
 from pipeline.reuse.kept import Kept
 from pipeline.schema.hidden import StoredDtype
 from pipeline.shards import quantize
-from pipeline.tensors import TensorFile, save_tensors
+from pipeline.tensors import TensorFile, is_finite, save_tensors
 
 _KEY = "key.json"
 _IN_FLIGHT = 2
@@ -103,8 +103,8 @@ class ShardWriter:
         for name, state, parts in (("aux", aux, 3), ("last", last, 1)):
             stored = _stored(name, state, parts, self._dtype)
             checked = stored.get(f"{name}_scales", stored[name])  # a scale is as finite as what it is the scale of
-            if not (finite := torch.isfinite(checked)).all():
-                raise self._not_finite(batch, name, int((~finite).any(-1).nonzero()[0]), state)
+            if not is_finite(checked):
+                raise self._not_finite(batch, name, int((~torch.isfinite(checked)).any(-1).nonzero()[0]), state)
             tensors |= stored
         self._append(tensors, finishes)
 

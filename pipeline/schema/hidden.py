@@ -34,6 +34,11 @@ INDEX = versioned(
 accepted.parquet, so of a row that was cut they may go on after its end."""
 
 
+def ascending_layers(layer_ids: list[int], num_layers: int) -> bool:
+    """Tell whether these are three different ids of auxiliary layers, low to high, of a target with so many layers."""
+    return len(layer_ids) == 3 and sorted(set(layer_ids)) == layer_ids and layer_ids[0] >= 0 and layer_ids[-1] <= num_layers
+
+
 class Manifest(Section):
     """What the shards hold, and by which convention."""
 
@@ -50,7 +55,7 @@ class Manifest(Section):
     hidden_size: int = Field(ge=1)
     dtype: StoredDtype
     """Of `aux` and `last` as stored."""
-    vocab_size: int
+    vocab_size: int = Field(ge=1)
     target_sha256: str
     """Digest of the weights' folder, or of the model's name and revision: states of different targets never mix."""
     backend: BackendName = "transformers"
@@ -60,8 +65,10 @@ class Manifest(Section):
 
     @model_validator(mode="after")
     def _names_layers_of_the_target(self) -> Self:
-        if sorted(set(self.layer_ids)) != self.layer_ids or self.layer_ids[0] < 0 or self.layer_ids[-1] > self.num_layers:
+        if not ascending_layers(self.layer_ids, self.num_layers):
             raise ValueError(f"layer_ids {self.layer_ids} are not three ascending ids from 0 to num_layers, which is {self.num_layers}")
+        if len(self.layer_names) != len(self.layer_ids):
+            raise ValueError(f"layer_names {self.layer_names} are not one for each of layer_ids {self.layer_ids}")
         return self
 
 

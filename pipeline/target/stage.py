@@ -3,14 +3,13 @@
 A map that does not fit stops the build here, before anything is asked or paid for.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from pipeline.artifacts import write_json, writing_folder
+from pipeline.determinism import deterministic
 from pipeline.live import expand, live_of
 from pipeline.llama import save_checkpoint
 from pipeline.rendering import PromptRenderer
@@ -51,20 +50,10 @@ def run(config: Config, *, record: Path, model: Path, metrics: Path) -> None:
         if target.tiny is None:
             write_json(folder / "target.json", {"model": target.model, "revision": target.revision, "trust_remote_code": target.trust_remote_code})
         else:
-            with _deterministic():
+            with deterministic():
                 measured["stand_in"] = _make_stand_in(target.tiny, checked, tokenizer, folder)
     write_json(metrics, measured)
     write_json(record, checked)
-
-
-@contextmanager
-def _deterministic() -> Iterator[None]:
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
 
 
 def _make_stand_in(tiny: TinySection, record: TargetRecord, tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from pipeline.artifacts import read_model
 from pipeline.eagle3.unroll import Pack, pack_rows
 from pipeline.errors import ArtifactError, InputError
 from pipeline.lossmask import LossWeights
+from pipeline.models import Ends
 from pipeline.schema.hidden import Manifest, Stamp
 from pipeline.shards import HiddenRow, HiddenStates
 
@@ -37,17 +38,17 @@ class Corpus:
     heldout: list[RowRef]
     weights_by_kind: LossWeights
 
-    def read(self, refs: Sequence[RowRef]) -> list[HiddenRow]:
-        """Read rows from the shards."""
-        return [self.states[ref.dataset][ref.number] for ref in refs]
+    def read(self, refs: Sequence[RowRef], *, check: bool = False) -> list[HiddenRow]:
+        """Read rows from the shards; with ``check``, refuse those whose values cannot be."""
+        return [self.states[ref.dataset].check(ref.number) if check else self.states[ref.dataset][ref.number] for ref in refs]
 
     def weights(self, ref: RowRef) -> torch.Tensor:
         """What each token of a row counts in the loss: float32 [length], 0 where the target did not write it, or the mask leaves it out."""
         return self.states[ref.dataset].loss_weights(ref.number, self.weights_by_kind)
 
-    def packed(self, refs: Sequence[RowRef]) -> Pack:
+    def packed(self, refs: Sequence[RowRef], *, check: bool = False) -> Pack:
         """Read rows and lay them end to end."""
-        return pack_rows(self.read(refs), [self.weights(ref) for ref in refs])
+        return pack_rows(self.read(refs, check=check), [self.weights(ref) for ref in refs])
 
 
 def open_corpus(stamps: Path, hidden: dict[str, Path], names: list[str], target_sha256: str, heldout: float, weights: LossWeights) -> Corpus:
@@ -103,6 +104,19 @@ def _common(states: dict[str, HiddenStates], target_sha256: str) -> Manifest:
     return manifest
 
 
+def check_shape(manifest: Manifest, ends: Ends, where: str) -> None:
+    """Refuse states of another width or vocabulary than the target's.
+
+    Raises:
+        ArtifactError: with both numbers.
+
+    """
+    vocab_size, width = ends.embedding.shape
+    for what, target, states in (("hidden size", width, manifest.hidden_size), ("vocabulary", vocab_size, manifest.vocab_size)):
+        if target != states:
+            raise ArtifactError(f"{where}: {what} {target}; the hidden states have {states}: they are of another target, run `dvc repro extract`")
+
+
 def _heldout(refs: list[RowRef], share: float) -> set[RowRef]:
     """Pick rows by a hash of their names, so that a row stays on its side when others come or go."""
     count = min(round(len(refs) * share), len(refs) - 1)
@@ -113,10 +127,18 @@ def _heldout(refs: list[RowRef], share: float) -> set[RowRef]:
 
 
 def count_supervised(corpus: Corpus) -> torch.Tensor:
-    """How often each token is supervised in the training rows: int64 [vocab]."""
+    """How often each token is supervised in the training rows: int64 [vocab].
+
+    Raises:
+        ArtifactError: a token lies outside the vocabulary.
+
+    """
     counts = torch.zeros(corpus.manifest.vocab_size, dtype=torch.int64)
     for ref in corpus.training:
-        written = corpus.states[ref.dataset].token_ids(ref.number)[corpus.weights(ref) > 0]
+        states = corpus.states[ref.dataset]
+        written = states.token_ids(ref.number)[corpus.weights(ref) > 0]
+        if int(written.max()) >= len(counts) or int(written.min()) < 0:
+            states.check(ref.number)
         counts += torch.bincount(written, minlength=len(counts))
     return counts
 

@@ -61,7 +61,9 @@ class Learner:
             shard(self.objective, group)
         self.head_rows = ends.head[drafter.used]
         self.full_head = None if settings.loss == "kl" else ends.head
-        self.optimizer = torch.optim.AdamW(drafter.parameters(), lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, foreach=False)
+        self.optimizer = torch.optim.AdamW(
+            drafter.parameters(), lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, foreach=False, fused=self.device.type == "cpu"
+        )
 
     def teacher(self, pack: Pack, plan: Plan) -> Teacher:
         """The target's distributions where the pack is supervised."""

@@ -8,6 +8,7 @@ import orjson
 import torch
 
 from pipeline.artifacts import to_json
+from pipeline.errors import ArtifactError
 from pipeline.tensors import TensorFile, load_tensors, save_tensors
 from pipeline.train.loop import Best, Learner
 from pipeline.train.sharding import placed_like, whole
@@ -48,16 +49,17 @@ class Progress:
         """Take up a saved run of the same data, weights, settings and code; tell whether there was one. All processes come here together.
 
         Raises:
-            ArtifactError: not every process sees the same one.
+            ArtifactError: not every process sees the same one, or it is damaged.
 
         """
         path = self._folder / _STATE
-        facts = orjson.loads(TensorFile(path).metadata.get("state", "{}")) if path.is_file() else {}
+        facts = _facts(path) if path.is_file() else {}
         usable = facts.get("key") == self._key  # what is not is replaced by the first save
         learner.group.agree(facts["step"] if usable else 0, learner.device)
         if not usable:
             return False
         tensors = load_tensors(path)
+        _check(path, tensors, learner.drafter)
         with torch.no_grad():
             for name, held in learner.drafter.state_dict().items():
                 held.copy_(placed_like(tensors[f"weights.{name}"], held))
@@ -71,6 +73,26 @@ class Progress:
     def clear(self) -> None:
         """Remove what was saved."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """Read what a saved run says of itself; nothing where the file is no saved run."""
+    try:
+        facts = orjson.loads(TensorFile(path).metadata.get("state", "{}"))
+    except orjson.JSONDecodeError as error:
+        raise ArtifactError(f"{path}: the saved run is damaged ({error}); remove {path.parent} to begin anew") from error
+    return facts if isinstance(facts, dict) else {}
+
+
+def _check(path: Path, tensors: dict[str, torch.Tensor], drafter: torch.nn.Module) -> None:
+    """Refuse a saved run of this key that lacks a tensor, or holds one of another shape."""
+    needed = {f"weights.{name}": tensor.shape for name, tensor in drafter.state_dict().items()}
+    needed |= {f"{moment}.{name}": parameter.shape for moment in _MOMENTS for name, parameter in drafter.named_parameters()}
+    found = {name: tensor.shape for name, tensor in tensors.items()}
+    for name, shape in needed.items():
+        if found.get(name) != shape:
+            held = list(found[name]) if name in found else "missing"
+            raise ArtifactError(f"{path}: the saved run is damaged: {name} is {held}; {list(shape)} is needed; remove {path.parent} to begin anew")
 
 
 def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -37,6 +37,12 @@ def layer_shape(settings: TrainSection, text: Any) -> LayerShape:
         raise ConfigError(f"train.num_heads is {heads}: the target's width, {width}, must be a multiple of twice that")
     if settings.num_kv_heads and heads % settings.num_kv_heads:
         raise ConfigError(f"train.num_kv_heads is {settings.num_kv_heads}: the number of heads, {heads}, must be a multiple of it")
+    kv_heads = settings.num_kv_heads or int((getattr(text, "num_key_value_heads", None) if plain else None) or heads)
+    if width % heads or heads % kv_heads or head_dim % 2:
+        raise ConfigError(
+            f"train.num_heads and train.num_kv_heads: {heads} heads of {head_dim} with {kv_heads} key heads at the target's width, {width}, make no Llama layer "
+            "(heads divide the width, key heads divide the heads, a head is even): set both"
+        )
     intermediate = settings.intermediate_size or getattr(text, "intermediate_size", None)
     if intermediate is None:
         raise ConfigError(
@@ -45,7 +51,7 @@ def layer_shape(settings: TrainSection, text: Any) -> LayerShape:
     return LayerShape(
         intermediate_size=int(intermediate),
         num_heads=heads,
-        num_kv_heads=settings.num_kv_heads or int((getattr(text, "num_key_value_heads", None) if plain else None) or heads),
+        num_kv_heads=kv_heads,
         head_dim=head_dim,
         rms_norm_eps=next((float(found) for name in _EPSILONS if (found := getattr(text, name, None))), 1e-6),
         rope_parameters=rope_of(text, head_dim),

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from pipeline.artifacts import read_model, to_json, write_text
+from pipeline.determinism import deterministic
 from pipeline.eagle3.checkpoint import save_drafter
 from pipeline.eagle3.choices import Choices
 from pipeline.eagle3.config import DrafterConfig
 from pipeline.eagle3.drafter import Drafter, initialize
 from pipeline.eagle3.estimate import Estimate, Judged, estimate
 from pipeline.eagle3.vocabulary import choose_vocabulary
-from pipeline.errors import ArtifactError, ConfigError
+from pipeline.errors import ConfigError
 from pipeline.lossmask import weights_of
 from pipeline.models import Ends, open_ends, usable_device, use_threads
 from pipeline.reuse.code import code_digest
@@ -24,7 +25,7 @@ from pipeline.reuse.kept import opened
 from pipeline.schema.target import TargetRecord
 from pipeline.section import Section
 from pipeline.train.config import TrainSection
-from pipeline.train.data import Corpus, count_supervised, open_corpus, pack
+from pipeline.train.data import Corpus, RowRef, check_shape, count_supervised, open_corpus, pack
 from pipeline.train.loop import Best, Learner, StepResult, learning_rate, load_packs, prefetched, schedule
 from pipeline.train.processes import ALONE, Processes, joined
 from pipeline.train.resume import Progress
@@ -52,14 +53,10 @@ def run(config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, 
     """
     settings = config.train
     use_threads(settings.threads)
-    torch.use_deterministic_algorithms(True, warn_only=settings.device != "cpu")
     ends = open_ends(model)
     corpus = open_corpus(stamps, hidden, config.names, ends.source.sha256, settings.heldout, weights_of(settings.loss_mask))
-    if (width := ends.embedding.shape[1]) != corpus.manifest.hidden_size:
-        raise ArtifactError(
-            f"{model}: hidden size {width}; the hidden states have {corpus.manifest.hidden_size}: they are of another target, run `dvc repro extract`"
-        )
-    with joined(settings.device) as group:
+    check_shape(corpus.manifest, ends, str(model))
+    with deterministic(warn_only=settings.device != "cpu"), joined(settings.device) as group:
         learner = _learner(settings, ends, corpus, read_model(record, TargetRecord).name, group)
         progress = Progress(checkpoint, _key(settings, corpus))
         _say(
@@ -105,11 +102,12 @@ def _train(learner: Learner, corpus: Corpus, progress: Progress, log: Path) -> N
     for number, epoch in enumerate(epochs, 1):
         todo = epoch[max(0, progress.step - begin) :]
         begin += len(epoch)
-        for packs in prefetched(todo, lambda packs: load_packs(corpus, packs[group.rank :: group.count], pinned=learner.device.type == "cuda")):
+        loaded = prefetched(todo, lambda packs: load_packs(corpus, packs[group.rank :: group.count], pinned=learner.device.type == "cuda"))
+        for refs, packs in zip(todo, loaded, strict=True):
             rate = learning_rate(progress.step, steps, settings.lr, settings.warmup)
             result = learner.step(packs, rate)
-            if not math.isfinite(result.loss):
-                raise ConfigError(f"train: the loss is {result.loss} at step {progress.step + 1} of {steps}: training diverged; lower train.lr, or train.clip")
+            if not (math.isfinite(result.loss) and math.isfinite(result.grad_norm)):
+                raise _diverged(corpus, refs, result, f"step {progress.step + 1} of {steps}")
             progress.step += 1
             progress.rows.append(_row(progress.step, number, rate, result))
             if group.leads:
@@ -120,6 +118,19 @@ def _train(learner: Learner, corpus: Corpus, progress: Progress, log: Path) -> N
         if todo:
             _end_epoch(learner, judged, progress, f"epoch {number} of {settings.epochs}, step {progress.step} of {steps}")
             _write_log(learner, progress, log)
+
+
+def _diverged(corpus: Corpus, packs: list[list[RowRef]], result: StepResult, where: str) -> ConfigError:
+    """Say what a step without a finite loss means.
+
+    Raises:
+        ArtifactError: a row of the step is damaged, so that nothing about training is to blame.
+
+    """
+    for refs in packs:
+        corpus.read(refs, check=True)
+    found = f"loss is {result.loss}" if not math.isfinite(result.loss) else f"gradient's norm is {result.grad_norm}"
+    return ConfigError(f"train: the {found} at {where}: training diverged; lower train.lr, or train.clip")
 
 
 def _write_log(learner: Learner, progress: Progress, log: Path) -> None:
@@ -150,11 +161,16 @@ def _measure(learner: Learner, judged: list[Judged]) -> float | None:
 
 
 def judge(corpus: Corpus, ends: Ends, settings: TrainSection, group: Processes = ALONE) -> list[Judged]:
-    """Give the held-out packs of this process, with the target's own choices over its whole vocabulary."""
+    """Give the held-out packs of this process, with the target's own choices over its whole vocabulary.
+
+    Raises:
+        ArtifactError: a held-out row is damaged: no loss would show it.
+
+    """
     judged = []
     choose = Choices(ends.head)
     for refs in pack(corpus.heldout, settings.tokens_per_batch)[group.rank :: group.count]:
-        laid = corpus.packed(refs)
+        laid = corpus.packed(refs, check=True)
         choices = torch.zeros(len(laid.token_ids), dtype=torch.int64)
         hidden = ends.teacher_hidden(laid.last[laid.loss_mask].to(ends.head.device, ends.head.dtype))
         choices[laid.loss_mask] = choose.of(hidden).cpu()

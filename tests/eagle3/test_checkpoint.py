@@ -1,12 +1,14 @@
 """Draft vocabulary and checkpoint: what does not fit is refused; near-zero acceptance after an export has its cause here."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeline.artifacts import read_json, write_json
 from pipeline.eagle3.checkpoint import load_drafter, save_drafter
 from pipeline.eagle3.vocabulary import choose_vocabulary, vocabulary_of
 from pipeline.errors import ArtifactError, ConfigError
@@ -109,3 +111,25 @@ def test_each_row_of_the_head_says_the_token_that_the_map_gives_it(tmp_path: Pat
     drafter = random_drafter()
     assert torch.equal(drafter.to_target_ids(torch.arange(50)), drafter.t2d.nonzero().flatten())
     assert int(drafter.t2d.sum()) == 50
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_heads": 3}, "3 heads of 8, 2 key heads, width 32: heads must be"),
+        ({"head_dim": 7}, "4 heads of 7"),
+        ({"num_kv_heads": 3}, "3 key heads"),
+        ({"hidden_size": 0}, "hidden_size: Input should be greater than or equal to 1"),
+        ({"draft_vocab_size": 301}, "draft_vocab_size is 301, vocab_size 300"),
+        ({"layer_ids": [2, 4, 9]}, r"layer_ids \[2, 4, 9\] are not three ascending ids from 0 to target_layers, which is 8"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "at least rope_type and rope_theta are needed"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, "transformers makes no layer of its config.json: .*factor"),
+        ({"rope_parameters": {"rope_type": "none", "rope_theta": 1.0}}, "transformers makes no layer of its config.json: 'none'"),
+    ],
+)
+def test_a_config_that_no_drafter_has_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    drafter = random_drafter()
+    save_drafter(tmp_path, drafter.config, tensors())
+    write_json(tmp_path / "config.json", {**read_json(tmp_path / "config.json"), **change})
+    with pytest.raises(ArtifactError, match=said):
+        load_drafter(tmp_path, drafter.embedding, TARGET)

@@ -11,6 +11,7 @@ from pipeline.eagle3.checkpoint import assemble
 from pipeline.eagle3.config import DrafterConfig
 from pipeline.eagle3.drafter import Drafter
 from pipeline.eagle3.losses import Teacher, head_loss
+from pipeline.eagle3.objective import placed
 from pipeline.eagle3.unroll import Pack, plan_unroll, unroll
 from pipeline.models import capturing, open_ends, open_model
 from pipeline.tensors import load_tensors
@@ -98,7 +99,8 @@ def test_the_loss_and_its_gradient_are_speculators_own(case: Case, drafter: Draf
     for step, hidden in enumerate(unroll(drafter, packed.aux, plan)):
         supervised = plan.supervised[step]
         assert len(supervised.queries) == golden[f"full_acc_{step}_total"]
-        part = head_loss(drafter.norm(hidden[supervised.queries]), drafter.lm_head.weight, teacher, supervised.teacher, supervised.weights, "kl").loss
+        laid, weights = (placed(rows, supervised.teacher, len(plan.teacher_rows))[:, None] for rows in (hidden[supervised.queries], supervised.weights))
+        part = head_loss(drafter.norm(laid), drafter.lm_head.weight, teacher, weights, "kl").loss
         part = part * decay**step / len(supervised.queries)
         assert part.item() == pytest.approx(golden[f"loss_{step}_sum"], abs=TOLERANCE)
         total = total + part

@@ -45,13 +45,22 @@ SHAPES = {
 """Of `LlamaForCausalLMEagle3`: H 32, target 32, 4 heads of 8, 2 key heads, MLP 48, draft vocabulary 50."""
 
 
+def run(folder: Path, kimi: TargetRecord, report: Any = MEASURED) -> Path:
+    """Export the checkpoint that lies in ``folder``."""
+    write_json(folder / "fingerprint.json", kimi)
+    write_json(folder / "eval.json", report)
+    stage.run(stage.Config(), checkpoint=folder / "checkpoint", eval=folder / "eval.json", record=folder / "fingerprint.json", export=folder / "export")
+    return folder / "export"
+
+
 def export(folder: Path, kimi: TargetRecord, **changes: Any) -> Path:
     drafter = random_drafter(**changes)
     save_drafter(folder / "checkpoint", drafter.config, drafter.state_dict())
-    write_json(folder / "fingerprint.json", kimi)
-    write_json(folder / "eval.json", MEASURED)
-    stage.run(stage.Config(), checkpoint=folder / "checkpoint", eval=folder / "eval.json", record=folder / "fingerprint.json", export=folder / "export")
-    return folder / "export"
+    return run(folder, kimi)
+
+
+def without(tensors: dict[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
+    return {key: tensor for key, tensor in tensors.items() if key != name}
 
 
 def test_sglang_gets_the_names_and_shapes_that_its_loader_does_not_skip(tmp_path: Path, kimi: TargetRecord) -> None:
@@ -154,39 +163,47 @@ def test_equal_checkpoints_give_equal_bytes(tmp_path: Path, kimi: TargetRecord) 
     assert sha256_folder(export(tmp_path / "a", kimi)) == sha256_folder(export(tmp_path / "b", kimi))
 
 
-def test_a_checkpoint_whose_map_holds_token_ids_is_not_exported(tmp_path: Path, kimi: TargetRecord) -> None:
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda tensors: {**tensors, "d2t": tensors["t2d"].nonzero().flatten()}, ".*d2t must hold offsets"),
+        (lambda tensors: without(tensors, "t2d"), r"lacks \['t2d'\]"),
+        (
+            lambda tensors: without(tensors, "midlayer.mlp.up_proj.weight"),
+            r"does not fit its config.json: midlayer.mlp.up_proj.weight: file None, config \[48, 32\]",
+        ),
+        (lambda tensors: {**tensors, "fc.weight": torch.zeros(32, 64)}, r"does not fit its config.json: fc.weight: file \[32, 64\], config \[32, 96\]"),
+        (lambda tensors: {**tensors, "norm.weight": tensors["norm.weight"] / 0}, "norm.weight is torch.float32, and must hold finite floating-point numbers"),
+    ],
+)
+def test_a_checkpoint_that_is_not_whole_is_not_exported(tmp_path: Path, kimi: TargetRecord, change: Any, said: str) -> None:
     drafter = random_drafter()
-    broken = {**drafter.state_dict(), "d2t": drafter.used}
-    save_drafter(tmp_path / "checkpoint", drafter.config, broken)
-    write_json(tmp_path / "fingerprint.json", kimi)
-    write_json(tmp_path / "eval.json", MEASURED)
-    with pytest.raises(ArtifactError, match="d2t must hold offsets"):
-        stage.run(
-            stage.Config(), checkpoint=tmp_path / "checkpoint", eval=tmp_path / "eval.json", record=tmp_path / "fingerprint.json", export=tmp_path / "export"
-        )
+    save_drafter(tmp_path / "checkpoint", drafter.config, change(drafter.state_dict()))
+    with pytest.raises(ArtifactError, match=rf"model.safetensors: {said}"):
+        run(tmp_path, kimi)
     assert not (tmp_path / "export").exists()
 
 
-def test_a_checkpoint_without_half_of_its_map_is_not_exported(tmp_path: Path, kimi: TargetRecord) -> None:
-    drafter = random_drafter()
-    save_drafter(tmp_path / "checkpoint", drafter.config, {name: tensor for name, tensor in drafter.state_dict().items() if name != "t2d"})
-    write_json(tmp_path / "fingerprint.json", kimi)
-    write_json(tmp_path / "eval.json", MEASURED)
-    with pytest.raises(ArtifactError, match=r"lacks \['t2d'\]"):
-        stage.run(
-            stage.Config(), checkpoint=tmp_path / "checkpoint", eval=tmp_path / "eval.json", record=tmp_path / "fingerprint.json", export=tmp_path / "export"
-        )
+def test_a_checkpoint_of_no_known_dtype_is_not_exported(tmp_path: Path, kimi: TargetRecord) -> None:
+    drafter = random_drafter(training={"dtype": "float8"})
+    save_drafter(tmp_path / "checkpoint", drafter.config, drafter.state_dict())
+    with pytest.raises(ArtifactError, match=r"config.json: training.dtype is 'float8'; one of \['bfloat16', "):
+        run(tmp_path, kimi)
 
 
 @pytest.mark.parametrize(
-    "report", [{}, [], {**MEASURED, "datasets": []}, {**MEASURED, "acceptance_length": "long"}, {k: v for k, v in MEASURED.items() if k != "anchors"}]
+    "report",
+    [
+        {},
+        [],
+        {**MEASURED, "draft_tokens": 0},
+        {**MEASURED, "datasets": []},
+        {**MEASURED, "acceptance_length": "long"},
+        {k: v for k, v in MEASURED.items() if k != "anchors"},
+    ],
 )
 def test_a_report_that_is_not_whole_is_named(tmp_path: Path, kimi: TargetRecord, report: Any) -> None:
     drafter = random_drafter()
     save_drafter(tmp_path / "checkpoint", drafter.config, drafter.state_dict())
-    write_json(tmp_path / "fingerprint.json", kimi)
-    write_json(tmp_path / "eval.json", report)
     with pytest.raises(ArtifactError, match=r"eval.json: is no whole report of an evaluation"):
-        stage.run(
-            stage.Config(), checkpoint=tmp_path / "checkpoint", eval=tmp_path / "eval.json", record=tmp_path / "fingerprint.json", export=tmp_path / "export"
-        )
+        run(tmp_path, kimi, report)

@@ -152,6 +152,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], str]] = {
     "no states": ({"bend": lambda d: d.pop("kv_transfer_params", None) or d["meta_info"].pop("hidden_states")}, r"the answer lacks"),
     "a word for a token": ({"bend": write_a_word}, r"ids\[0\] is 'x'; a whole number is needed"),
     "a word for a count": ({"bend": count_in_words}, r"cached_tokens is 'none'; a whole number is needed"),
+    "nothing for ids": ({"bend": lambda d: d.get("choices", [d])[0].update(prompt_token_ids=None)}, r"the answer says 'None' where the 12 token ids are to be"),
     "no ids": ({"bend": lambda d: d.get("choices", [d])[0].pop("prompt_token_ids")}, r"the answer lacks 'prompt_token_ids'"),
 }
 
@@ -258,6 +259,13 @@ def test_a_file_that_never_comes_is_asked_for_again_and_then_given_up(build: Bui
 def test_another_dtype_than_the_config_says_is_refused(build: Build, server: EngineServer, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"states are torch.float32, extract.compute_dtype is torch.bfloat16"):
         extract(build, server, tmp_path, compute_dtype="bfloat16")
+
+
+@pytest.mark.parametrize(("served", "wanted"), [("bfloat16", "float32"), ("float16", "float32"), ("float32", "bfloat16")])
+def test_the_type_that_sglangs_numbers_were_computed_in_is_told_by_rounding(build: Build, tmp_path: Path, served: str, wanted: str) -> None:
+    told = pytest.raises(EngineError, match=rf"states are torch.{served}, extract.compute_dtype is torch.{wanted}")
+    with EngineServer("sglang", build.model, [2, 4, 5, LAYERS], tmp_path, dtype=served) as server, told:
+        extract(build, server, tmp_path, compute_dtype=wanted)
 
 
 def test_a_server_that_is_not_there_is_named_at_once(build: Build, tmp_path: Path) -> None:

@@ -14,17 +14,19 @@ import pytest
 import torch
 import transformers
 
-from pipeline.artifacts import read_json, read_model, sha256_folder
-from pipeline.errors import AerieError, ConfigError, InputError
+from pipeline.artifacts import read_json, read_model, sha256_folder, write_json
+from pipeline.errors import AerieError, ArtifactError, ConfigError, InputError
+from pipeline.extract import stage
 from pipeline.extract.forward import can_pack, check_teacher, pack_attention, states
 from pipeline.extract.local import LocalBackend
-from pipeline.extract.plan import Row, ShardPlan
+from pipeline.extract.plan import Row, ShardPlan, select
 from pipeline.extract.writer import ShardWriter
 from pipeline.lossmask import weights_of
 from pipeline.models import Target, capturing, find_source, open_ends, open_model, open_shape
 from pipeline.schema.hidden import Manifest, Stamp
 from pipeline.schema.target import TargetRecord
 from pipeline.shards import HiddenStates
+from pipeline.tensors import load_tensors, save_tensors
 from tests.conftest import ROOT
 from tests.tiny import LAYERS, ROWS, VOCAB, WIDTH, Build, extract_settings, random_rows, save_target
 
@@ -256,11 +258,12 @@ def families() -> dict[str, Any]:
         "dense with windows": (t.MistralForCausalLM, t.MistralConfig(**common, sliding_window=8)),
         "dense": (t.Qwen3ForCausalLM, t.Qwen3Config(**common, head_dim=8)),
         "mixture of experts": (t.Qwen3MoeForCausalLM, t.Qwen3MoeConfig(**common, **experts)),
+        "another head's name": (t.GPTNeoXForCausalLM, t.GPTNeoXConfig(**{name: size for name, size in common.items() if name != "num_key_value_heads"})),
         "multimodal": (t.LlavaForConditionalGeneration, t.LlavaConfig(vision_config=vision, text_config=text, image_token_index=VOCAB - 1)),
     }
 
 
-@pytest.mark.parametrize("family", ["dense with windows", "dense", "mixture of experts", "multimodal"])
+@pytest.mark.parametrize("family", ["dense with windows", "dense", "another head's name", "mixture of experts", "multimodal"])
 def test_each_architecture_gives_the_states_that_transformers_gives(tmp_path: Path, family: str) -> None:
     kind, config = families()[family]
     torch.manual_seed(0)
@@ -306,6 +309,71 @@ def test_a_target_whose_logits_are_not_the_head_of_the_normed_state_is_refused(t
         check_teacher(target, [2, 3, 4], torch.arange(40), packed=False)
 
 
+def test_a_head_that_a_drafter_cannot_have_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
+    model = families()["dense"][0](families()["dense"][1])
+    source = find_source(save_target(tmp_path))
+    model.lm_head = torch.nn.Linear(32, VOCAB)
+    with pytest.raises(InputError, match=r"the output head of Qwen3ForCausalLM \(Linear\) has a bias; a drafter's has none"):
+        Target(model, source)
+    model.lm_head = torch.nn.Identity()
+    with pytest.raises(InputError, match=r"no output head in Qwen3ForCausalLM: its get_output_embeddings\(\) gives Identity, .* it has \['model', 'lm_head'\]"):
+        Target(model, source)
+
+
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.norm.weight", "model.embed_tokens.weight"])
+def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path: Path, name: str) -> None:
+    folder = save_target(tmp_path / "model")
+    tensors = load_tensors(folder / "model.safetensors")
+    tensors[name].view(-1)[3] = torch.nan
+    save_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
+    with pytest.raises(ArtifactError, match=rf"model.safetensors: {name} has values that are no finite numbers"):
+        open_ends(folder)
+    if name == "lm_head.weight":  # what extraction stores would be right, and what training makes of it wrong
+        with pytest.raises(InputError, match=r"the model's own logits are no finite numbers at 40 of 40 positions"):
+            check_teacher(open_model(folder, dtype="float32", device="cpu"), [2, 3, 4], torch.arange(40), packed=False)
+
+
+def test_a_checkpoint_without_some_weights_or_with_others_is_refused_and_never_filled_at_random(tmp_path: Path) -> None:
+    folder = save_target(tmp_path)
+    tensors = load_tensors(folder / "model.safetensors")
+    save_tensors(folder / "model.safetensors", {name: tensor for name, tensor in tensors.items() if ".3.mlp" not in name}, {"format": "pt"})
+    with pytest.raises(ArtifactError, match=r"lacks 3 weights that its config.json needs, first model.layers.3.mlp.down_proj.weight, "):
+        open_model(folder, dtype="float32", device="cpu")
+    write_json(folder / "config.json", {**read_json(folder / "config.json"), "hidden_size": 40})
+    with pytest.raises(ArtifactError, match="transformers cannot load this model"):
+        open_model(folder, dtype="float32", device="cpu")
+    with pytest.raises(ArtifactError, match=r"model.embed_tokens.weight has shape \[300, 32\]; by the target's config.json it has \[300, 40\]"):
+        open_ends(folder)
+
+
+def test_a_file_that_the_checkpoints_index_names_and_is_not_there_is_named(tmp_path: Path) -> None:
+    folder = save_target(tmp_path)
+    names = load_tensors(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    write_json(folder / "model.safetensors.index.json", {"weight_map": dict.fromkeys(names, "part.safetensors")})
+    with pytest.raises(ArtifactError, match=r"index.json names part.safetensors, not there"):
+        open_ends(folder)
+    write_json(folder / "model.safetensors.index.json", {})
+    with pytest.raises(ArtifactError, match=r"index.json: has no weight_map"):
+        open_ends(folder)
+
+
+@pytest.mark.parametrize(
+    ("most", "on_long", "said"),
+    [
+        (9, "cut", "extract: 4 of 6 accepted rows; 2 cut to max_length, 9 tokens; left out: 2 no_supervised_tokens"),
+        (9, "leave_out", "extract: 2 of 6 accepted rows; left out: 4 longer_than_max_length"),
+        (2, "cut", "extract: 0 of 6 accepted rows; left out: 6 no_supervised_tokens; none is left: raise extract.max_length, which is 2"),
+        (512, "cut", "extract: 6 of 6 accepted rows\n"),
+    ],
+)
+def test_rows_that_are_cut_or_left_out_are_told_and_counted(capsys: pytest.CaptureFixture[str], most: int, on_long: str, said: str) -> None:
+    settings = extract_settings(max_length=most, on_long=on_long)
+    selection = select(Path("accepted"), random_rows(ROWS), settings, VOCAB)
+    stage._say(selection, settings)
+    assert said in capsys.readouterr().out
+
+
 def test_settings_have_no_unknown_backend() -> None:
     with pytest.raises(ValueError, match="backend"):
         extract_settings(backend="telepathy")
@@ -318,6 +386,7 @@ def test_settings_have_no_unknown_backend() -> None:
         ("float16", float("nan"), "was computed as no finite number: set extract.compute_dtype"),
         ("float8_e4m3fn", float("inf"), "was computed as no finite number"),
         ("float32", float("-inf"), "was computed as no finite number"),
+        ("bfloat16", float("nan"), "was computed as no finite number"),
     ],
 )
 @pytest.mark.parametrize("name", ["aux", "last"])

@@ -1,5 +1,6 @@
 """Training: the same bits every time, also after a kill and over several processes; refuses what does not belong together."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,9 +18,10 @@ from pipeline.errors import AerieError, ArtifactError, ConfigError, InputError
 from pipeline.lossmask import weights_of
 from pipeline.models import open_ends
 from pipeline.schema.target import TargetRecord
-from pipeline.tensors import load_tensors, save_tensors
+from pipeline.shards import HiddenStates
+from pipeline.tensors import TensorFile, load_tensors, save_tensors
 from pipeline.train import stage
-from pipeline.train.data import RowRef, open_corpus, pack, packs_of_epoch
+from pipeline.train.data import RowRef, check_shape, open_corpus, pack, packs_of_epoch
 from pipeline.train.loop import Learner, learning_rate, load_packs, schedule
 from pipeline.train.processes import Processes
 from pipeline.train.resume import Progress
@@ -39,9 +41,9 @@ def build(tmp_path_factory: pytest.TempPathFactory, kimi: TargetRecord) -> Build
     return build
 
 
-def train(build: Build, out: Path, names: tuple[str, ...] = ("a", "b"), **changes: Any) -> Path:
+def train(build: Build, out: Path, names: tuple[str, ...] = ("a", "b"), hidden: dict[str, Path] | None = None, **changes: Any) -> Path:
     config = stage.Config(train=train_settings(**changes), names=list(names))
-    hidden = {name: build.hidden(name) for name in names}
+    hidden = {name: build.hidden(name) for name in names} | (hidden or {})
     stage.run(config, stamps=build.stamps, hidden=hidden, record=build.record, model=build.model, checkpoint=out / "checkpoint", log=out / "log.csv")
     return out
 
@@ -113,6 +115,58 @@ def test_a_training_that_diverges_is_an_error_and_leaves_no_checkpoint(build: Bu
     with pytest.raises(ConfigError, match=r"the loss is (nan|inf) at step \d+ of \d+: training diverged; lower train\.lr"):
         train(build, tmp_path, lr=1e30, epochs=2)
     assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize(("name", "heldout"), [("aux", False), ("last", False), ("aux", True), ("last", True)])
+def test_a_row_with_damaged_states_is_named_and_not_taken_for_divergence(build: Build, tmp_path: Path, name: str, heldout: bool) -> None:
+    _, corpus = learner_of(build)
+    row = next(ref for ref in (corpus.heldout if heldout else corpus.training) if ref.dataset == "a")
+    hidden = shutil.copytree(build.hidden("a"), tmp_path / "a" / "hidden")
+    at = HiddenStates(hidden).index[row.number]
+    tensors = load_tensors(hidden / at.shard)
+    tensors[name][at.offset + row.prompt_length] = torch.inf
+    save_tensors(hidden / at.shard, tensors)
+    with pytest.raises(ArtifactError, match=rf"{at.shard}: row '{row.id}': {name} is not finite at 1 of {row.length} tokens, first at {row.prompt_length}:"):
+        train(build, tmp_path, hidden={"a": hidden}, epochs=1)
+    assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda tensors: tensors.pop("weights.fc.weight"), r"weights.fc.weight is missing; \[32, 96\] is needed"),
+        (lambda tensors: tensors.update({"exp_avg.fc.weight": torch.zeros(3)}), r"exp_avg.fc.weight is \[3\]; \[32, 96\] is needed"),
+    ],
+)
+def test_a_saved_run_that_is_damaged_is_named(build: Build, tmp_path: Path, change: Any, said: str) -> None:
+    learner, corpus = learner_of(build)
+    learner.step(load_packs(corpus, schedule(corpus, learner.settings)[0][0]), 0.1)
+    progress = Progress(tmp_path / "checkpoint", "key")
+    progress.save(learner)
+    path = tmp_path / ".checkpoint.partial" / "state.safetensors"
+    tensors, metadata = load_tensors(path), TensorFile(path).metadata
+    change(tensors)
+    save_tensors(path, tensors, metadata)
+    with pytest.raises(ArtifactError, match=rf"state.safetensors: the saved run is damaged: {said}; remove .*checkpoint.partial to begin anew"):
+        progress.restore(learner)
+    save_tensors(path, tensors, {"state": "{"})
+    with pytest.raises(ArtifactError, match=r"the saved run is damaged .unexpected end of data"):
+        progress.restore(learner)
+
+
+def test_states_of_another_vocabulary_than_the_targets_are_refused(build: Build) -> None:
+    manifest, ends = HiddenStates(build.hidden("a")).manifest, open_ends(build.model)
+    for size in (299, 301):
+        with pytest.raises(ArtifactError, match=f"vocabulary 300; the hidden states have {size}"):
+            check_shape(manifest.model_copy(update={"vocab_size": size}), ends, "here")
+
+
+def test_torch_is_set_as_it_was_after_a_run_and_after_a_failure(build: Build, tmp_path: Path) -> None:
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with pytest.raises(ConfigError):
+        train(build, tmp_path, lr=1e30, epochs=1)
+    train(build, tmp_path, epochs=1, ttt_steps=1)
+    assert (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()) == before
 
 
 def test_a_saved_run_of_other_settings_is_not_taken_up(build: Build, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from pipeline.errors import EngineError
 from pipeline.extract.plan import Row
+from pipeline.tensors import is_finite
 
 Get = Callable[[str], Awaitable[bytes | None]]
 """Ask the server for a document; None where it has none of that name."""
@@ -47,8 +48,8 @@ class Served:
 class Answer:
     """One row's states as they came."""
 
-    token_ids: tuple[tuple[str, list[int]], ...]
-    """Each place where the engine says which ids it read, and the ids."""
+    token_ids: tuple[tuple[str, Any], ...]
+    """Each place where the engine says which ids it read, and the ids, a list as far as the engine keeps to its interface."""
     states: torch.Tensor
     """[tokens, states, hidden], in the order of `Wanted.layer_ids`."""
     next_id: int
@@ -102,6 +103,8 @@ def check_answer(row: Row, answer: Answer, wanted: Wanted, *, caching: bool | No
     at = f"{where}: row {row.id!r}"
     sent = row.token_ids.tolist()
     for place, ids in answer.token_ids:
+        if not isinstance(ids, list):
+            raise EngineError(f"{at}: {place} says {str(ids)[:80]!r} where the {len(sent)} token ids are to be that the engine read (docs/extract-servers.md)")
         if ids != sent:
             raise EngineError(f"{at}: {place} {_difference(sent, ids)}: the server read other tokens than it was sent; its states are of another row")
     if answer.cached or (answer.cached is None and caching is None):
@@ -117,9 +120,8 @@ def check_answer(row: Row, answer: Answer, wanted: Wanted, *, caching: bool | No
         raise EngineError(
             f"{at}: states are {answer.states.dtype}, extract.compute_dtype is {wanted.dtype}: launch the server with that dtype, or change the config"
         )
-    finite = torch.isfinite(answer.states).all(-1)
-    if not finite.all():
-        token, state = (int(value) for value in (~finite).nonzero()[0])
+    if not is_finite(answer.states):
+        token, state = (int(value) for value in (~torch.isfinite(answer.states).all(-1)).nonzero()[0])
         raise EngineError(f"{at}: the state of layer {wanted.layer_ids[state]} at token {token} is not finite: the server computes too narrowly, or wrongly")
     if not answer.states.any(-1).any(0).all():
         state = int((~answer.states.any(-1).any(0)).nonzero()[0])

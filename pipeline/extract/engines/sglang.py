@@ -57,7 +57,7 @@ class Sglang:
         return "/generate", body
 
     async def answer(self, row: Row, document: Any) -> Answer:
-        """Numbers as JSON writes them are exact for any type of at most 32 bits; that they are of the type wanted is checked by rounding."""
+        """Numbers as JSON writes them are exact for any type of at most 32 bits; what type they are of is told by rounding."""
         at = f"{self._settings.url}: row {row.id!r}"
         try:
             prompt_ids, next_id, about = document["prompt_token_ids"], document["output_ids"][0], document["meta_info"]
@@ -74,6 +74,13 @@ class Sglang:
             raise EngineError(f"{at}: meta_info.hidden_states is no table of numbers: {error}") from error
         if numbers.dim() == 2 and numbers.shape[1] % self._wanted.hidden_size == 0:
             numbers = numbers.unflatten(1, (-1, self._wanted.hidden_size))
-        narrow = numbers.to(self._wanted.dtype)
-        same = torch.equal(torch.nan_to_num(narrow.float()), torch.nan_to_num(numbers))
-        return Answer((("the answer", prompt_ids),), narrow if same else numbers, next_id, cached)
+        return Answer((("the answer", prompt_ids),), _as_computed(numbers, self._wanted.dtype), next_id, cached)
+
+
+def _as_computed(numbers: torch.Tensor, wanted: torch.dtype) -> torch.Tensor:
+    """Float32 numbers as the type that they were computed in: ``wanted`` where it holds them all and is no wider than they need."""
+    known = torch.nan_to_num(numbers)
+    narrow = [dtype for dtype in (torch.bfloat16, torch.float16) if torch.equal(known.to(dtype).float(), known)]
+    if wanted in narrow or not narrow:
+        return numbers.to(wanted) if wanted in narrow else numbers
+    return numbers.to(narrow[0])
