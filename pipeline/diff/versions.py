@@ -110,6 +110,10 @@ class Revision:
         self._files = _files_of(self.commit)
         if CONFIG not in self._files:
             raise InputError(f"{self.label}: that commit has no {CONFIG}, so nothing was composed in it; choose a later one")
+        config = self.document(CONFIG)
+        names = config.get("names") if isinstance(config, dict) else None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise InputError(f"{self.label}: {CONFIG} of that commit is not what compose writes: it has no list `names`; choose a later commit")
 
     def document(self, path: str) -> Any:
         """Give a document out of the commit."""
@@ -181,14 +185,17 @@ def _files_of(commit: str) -> dict[str, bytes]:
     found = {}
     for line in filter(None, listed):
         about, _, name = line.partition(b"\t")
-        path = name.decode()
+        path = name.decode("utf-8", "surrogateescape")
         if path == LOCK.name or path.endswith(".json"):
             found[path] = about.split()[2]
     content = git("cat-file", "--batch", stdin=b"".join(blob + b"\n" for blob in found.values()))
     files, at = {}, 0
     for path in found:
         end = content.index(b"\n", at)
-        size = int(content[at:end].split()[2])
+        about = content[at:end].split()
+        if len(about) < 3:
+            raise InputError(f"{path}: git does not have its content here, as in a clone made with --filter: `git fetch --refetch` brings it")
+        size = int(about[2])
         files[path] = content[end + 1 : end + 1 + size]
         at = end + 2 + size
     return files

@@ -321,7 +321,7 @@ def test_settings_have_no_unknown_backend() -> None:
 )
 @pytest.mark.parametrize("name", ["aux", "last"])
 def test_states_that_are_no_finite_numbers_are_never_stored(tmp_path: Path, name: str, dtype: Any, value: float, said: str) -> None:
-    rows = [Row("first", torch.arange(3, dtype=torch.int32), 1, []), Row("second", torch.arange(4, dtype=torch.int32), 1, [])]
+    rows = [Row("first", torch.arange(3, dtype=torch.int32), 1), Row("second", torch.arange(4, dtype=torch.int32), 1)]
     states = {"aux": torch.ones(7, 6), "last": torch.ones(7, 2)}
     states[name][5, 1] = value
     with pytest.raises(ConfigError, match=rf"row 'second': the state '{name}' of token 2 {said}"), ShardWriter(tmp_path, rows, dtype) as writer:
