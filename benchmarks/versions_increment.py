@@ -1,6 +1,6 @@
 """What 100 prompts more than 10,000 cost downstream of `generate`, in CPU seconds of each stage, beside a clean build of all 10,100.
 
-    python -m benchmarks.versions_increment [--rows 10000] [--added 100] [--tokens 400] [--folder FOLDER [PHASE ...]]
+    python -m benchmarks.versions_increment [--rows 10000] [--added 100] [--tokens 200] [--folder FOLDER [PHASE ...]]
 
 Every figure is the user and system time of `python -m pipeline STAGE` as `dvc repro` runs it, start of the process included. `fixed` is the same
 with a handful of rows: interpreter, imports, vocabulary, weights. What is above it is called work. The target is a random model of the stand-in's
@@ -197,7 +197,7 @@ def link_tree(source: Path, to: Path) -> None:
 def main() -> None:
     """Measure and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in {"rows": 10_000, "added": 100, "tokens": 400}.items():
+    for name, default in {"rows": 10_000, "added": 100, "tokens": 200}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("phases", nargs="*", metavar="PHASE", choices=[*PHASES, []])

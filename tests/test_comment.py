@@ -137,7 +137,7 @@ def test_a_server_in_trouble_is_asked_again_and_never_gets_two_comments(github: 
 def test_a_server_that_is_no_github_is_named(github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: Any) -> None:
     monkeypatch.setattr(comment, "_PAUSE", 0)
     github.odd = odd
-    with pytest.raises(ProviderError, match="listing comments: the answer is no list: .*GITHUB_API_URL"):
+    with pytest.raises(ProviderError, match=r"listing comments: the answer is no list: .*GITHUB_API_URL"):
         put(tmp_path, "text")
 
 

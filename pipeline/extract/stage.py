@@ -10,15 +10,14 @@ from pipeline.artifacts import install_folder, read_json, sha256_folder, to_json
 from pipeline.errors import ConfigError, InputError
 from pipeline.extract.backend import Backend
 from pipeline.extract.config import EngineSection, ExtractSection
-from pipeline.extract.engines.server import ServerBackend
 from pipeline.extract.kept import KeptStates, decides
-from pipeline.extract.local import LocalBackend
 from pipeline.extract.plan import Row, Selection, ShardPlan, batches, bytes_per_token, select, shards
 from pipeline.extract.writer import ShardWriter, check_space, close_partial, is_done, open_partial
 from pipeline.models import Target, auxiliary_layers, find_source, read_config, use_threads
 from pipeline.reuse.code import code_digest
 from pipeline.reuse.index import Piece
 from pipeline.reuse.kept import link_or_copy, opened
+from pipeline.runner import no_collector
 from pipeline.schema.hidden import INDEX, Manifest, Stamp
 from pipeline.schema.tokens import SCHEMA
 from pipeline.section import Section
@@ -69,11 +68,17 @@ def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: P
     write_json(stamp, _stamp(stamp.stem, selection, sha256_folder(hidden, digests)))
 
 
+@no_collector()
 def _backend(config: Config, model: Path, layer_ids: list[int]) -> Backend:
+    """What computes the states; only what the chosen one needs is loaded."""
     if config.extract.backend == "transformers":
+        from pipeline.extract.local import LocalBackend
+
         return LocalBackend(config.extract, model, layer_ids)
     if config.engine is None:
         raise ConfigError(f"extract.backend is {config.extract.backend}, and there is no section engine; run `python -m pipeline compose`")
+    from pipeline.extract.engines.server import ServerBackend
+
     return ServerBackend(config.extract, config.engine, model, layer_ids)
 
 

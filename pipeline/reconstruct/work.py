@@ -4,7 +4,6 @@ The result does not depend on the number of processes: batches are cut by lines 
 """
 
 import contextlib
-import gc
 import multiprocessing
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +22,7 @@ from pipeline.reconstruct.columns import counted, record_batch
 from pipeline.reconstruct.kept import Fresh, KeptLines, Line
 from pipeline.reconstruct.summary import Tally
 from pipeline.reuse.rows import Found
-from pipeline.runner import follow_parent
+from pipeline.runner import follow_parent, no_collector
 from pipeline.schema.tokens import SCHEMA
 
 BATCH_LINES = 256
@@ -76,18 +75,6 @@ def _named(providers: Sequence[str]) -> re.Pattern[bytes] | None:
     """How a line names one of these providers, so that lines of those who are known well enough need not be parsed."""
     names = b"|".join(re.escape(orjson.dumps(name)) for name in providers)
     return re.compile(b'"provider": ?(?:' + names + b")") if names else None
-
-
-@contextlib.contextmanager
-def no_collector() -> Iterator[None]:
-    """Switch the cycle collector off: rows are trees, and looking through millions of them for cycles takes a quarter of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def batches(lines: Iterator[Line], plan: Plan, tally: Tally, workers: int, kept: KeptLines | None = None) -> Iterator[pa.RecordBatch]:
