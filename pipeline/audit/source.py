@@ -48,8 +48,10 @@ class Rows(NamedTuple):
 
     @staticmethod
     def _value(line: bytes | None, path: Path | None) -> Any:
+        if line is None:
+            return None
         try:
-            return None if line is None else orjson.loads(line)
+            return orjson.loads(line)
         except orjson.JSONDecodeError as error:
             raise InputError(f"{path}: a line is not JSON: {error}; found {line[:80]!r}") from error
 
@@ -80,8 +82,8 @@ class Source:
         for table in self.small_tables():
             ids = table.column("id").to_pylist()
             none: list[bytes | None] = [None] * len(ids)
-            lines = ([keyed.get(i) for i in ids] if keyed else none for keyed in (prompts, responses))
-            yield Rows(table, start, *lines, (self.prompts, self.responses))
+            asked, answered = ([keyed.get(i) for i in ids] if keyed else none for keyed in (prompts, responses))
+            yield Rows(table, start, asked, answered, (self.prompts, self.responses))
             start += len(ids)
 
     def batches(self, context: Context) -> Iterator[Batch]:

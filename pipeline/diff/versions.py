@@ -192,10 +192,10 @@ def _files_of(commit: str) -> dict[str, bytes]:
     files, at = {}, 0
     for path in found:
         end = content.index(b"\n", at)
-        about = content[at:end].split()
-        if len(about) < 3:
+        header = content[at:end].split()
+        if len(header) < 3:
             raise InputError(f"{path}: git does not have its content here, as in a clone made with --filter: `git fetch --refetch` brings it")
-        size = int(about[2])
+        size = int(header[2])
         files[path] = content[end + 1 : end + 1 + size]
         at = end + 2 + size
     return files

@@ -171,7 +171,7 @@ def test_a_file_that_a_killed_run_had_begun_is_no_part_of_the_artifact(build: Bu
 
     rows = random_rows(ROWS)
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("pipeline.extract.stage.write_rows", killed)
+        patched.setattr("pipeline.extract.stage.write_batches", killed)
         build.extract(rows, "begun")
     (build.hidden("begun").with_name(".hidden.partial") / ".shard-00000.safetensors.1.partial").write_bytes(b"half")
     assert sha256_folder(build.extract(rows, "begun")) == sha256_folder(build.extract(rows, "begun whole"))
@@ -208,7 +208,7 @@ def test_half_made_work_is_taken_up_by_the_same_code_only(build: Build, monkeypa
     rows = random_rows(ROWS)
     compute, asked = LocalBackend.states, list[Any]()
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("pipeline.extract.stage.write_rows", killed)
+        patched.setattr("pipeline.extract.stage.write_batches", killed)
         build.extract(rows, "by code")
     partial = build.hidden("by code").with_name(".hidden.partial")
     copied = shutil.copytree(partial, build.hidden("by new code").with_name(".hidden.partial"))
