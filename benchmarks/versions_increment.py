@@ -28,6 +28,8 @@ STAGES = ("reconstruct", "calibrate", "audit", "gate", "extract")
 NAME = "bench"
 FEW = 8
 """Rows of a build that does nothing worth the name but start."""
+SOME = 0.3
+"""CPU seconds of work below which no share of it is given."""
 OUTS = ("tokens.parquet", "reconstruct.json", "calibration.json", "accepted.parquet", "audit", "hidden")
 _OF_THE_CLOCK = "report.html"
 
@@ -180,8 +182,8 @@ def cpu_of(command: list[str], folder: Path, environment: dict[str, str]) -> flo
 
 
 def share(part: float, whole: float) -> float | None:
-    """Part of a whole, where there is one."""
-    return round(part / whole, 4) if whole > 0 else None
+    """Part of a whole, where that is more than the noise of starting processes."""
+    return round(part / whole, 4) if whole > SOME else None
 
 
 def files_of(path: Path) -> list[Path]:
