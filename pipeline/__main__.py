@@ -97,8 +97,9 @@ def main(argv: list[str]) -> int:
 def command_module(command: str) -> Any:
     """Module of a command: `pipeline.<command>.cli` where the command is a package, else `pipeline.<command>`."""
     name = f"pipeline.{command.replace('-', '_')}"
-    module = importlib.import_module(name)
-    return importlib.import_module(f"{name}.cli") if hasattr(module, "__path__") else module
+    with no_collector():
+        module = importlib.import_module(name)
+        return importlib.import_module(f"{name}.cli") if hasattr(module, "__path__") else module
 
 
 def stage_help(stage: Stage) -> str:

@@ -38,6 +38,8 @@ def read_comment(path: Path) -> str:
         InputError: no text, not ours by its first line, or longer than GitHub takes.
 
     """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; `python -m pipeline diff --out {path}` writes it")
     try:
         text = read_bytes(path).decode()
     except UnicodeDecodeError as error:

@@ -8,7 +8,7 @@ a type checker reads are not followed. Library versions count: the pins in requi
 import ast
 import hashlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -78,33 +78,40 @@ def digest_tree(tree: ast.AST) -> str:
     Positions, contexts and empty fields are left out, since they differ between Python versions; docstrings, since they
     change nothing that a stage writes.
     """
-    digest = hashlib.sha256()
-    for part in _parts(tree):
-        digest.update(part)
-    return digest.hexdigest()
+    parts: list[bytes] = []
+    _write(tree, parts.append)
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
-def _parts(node: object) -> Iterator[bytes]:
-    if isinstance(node, ast.expr_context):
-        return
+@cache
+def _labels(kind: type[ast.AST]) -> tuple[bytes, list[tuple[str, bytes]]]:
+    """How a node of this type begins, and each of its fields that count, with how that begins."""
+    return b"(" + kind.__name__.encode(), [(name, b" " + name.encode() + b"=") for name in sorted(kind._fields) if name not in ("kind", "type_comment")]
+
+
+def _write(node: object, write: Callable[[bytes], None]) -> None:
+    """Hand over a node piece by piece. Calls, and no generator in a generator: a package has half a million nodes."""
     if isinstance(node, ast.AST):
-        yield b"(" + type(node).__name__.encode()
-        for name in sorted(node._fields):
+        if isinstance(node, ast.expr_context):
+            return
+        opening, fields = _labels(type(node))
+        write(opening)
+        for name, label in fields:
             value = _body(node) if name == "body" else getattr(node, name, None)
-            keeps_none = isinstance(node, ast.Constant) and name == "value"
-            if (value is None and not keeps_none) or value == [] or name in ("kind", "type_comment"):
+            keeps_none = name == "value" and isinstance(node, ast.Constant)
+            if (value is None and not keeps_none) or value == []:
                 continue
-            yield b" " + name.encode() + b"="
-            yield from _parts(value)
-        yield b")"
+            write(label)
+            _write(value, write)
+        write(b")")
     elif isinstance(node, list):
-        yield b"["
+        write(b"[")
         for item in node:
-            yield from _parts(item)
-            yield b","
-        yield b"]"
+            _write(item, write)
+            write(b",")
+        write(b"]")
     else:
-        yield f"{type(node).__name__}:{node!r}".encode()
+        write(f"{type(node).__name__}:{node!r}".encode())
 
 
 def _body(node: ast.AST) -> object:
@@ -123,15 +130,18 @@ def _is_bare_string(statement: object) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
 
 
-def _runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk a tree without the branches that only a type checker reads."""
-    yield node
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-            for statement in child.orelse:
-                yield from _runtime_nodes(statement)
-        else:
-            yield from _runtime_nodes(child)
+def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Walk a tree without the branches that only a type checker reads, and without names and constants, which hold nothing."""
+    todo: list[object] = [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, list):
+            todo += reversed(node)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            todo.append(node.orelse)
+        elif isinstance(node, ast.AST) and not isinstance(node, ast.Name | ast.Constant | ast.expr_context):
+            yield node
+            todo += [getattr(node, name, None) for name in reversed(node._fields)]
 
 
 def modules(root: Path) -> dict[str, Module]:

@@ -63,8 +63,12 @@ def commit_of(revision: str) -> str:
     try:
         return git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
     except InputError as error:
-        known = git("for-each-ref", "--count=8", "--sort=-committerdate", "--format=%(refname:short)").decode().split()
-        raise InputError(f"no revision {revision!r} in this repository (`git fetch` brings what others pushed); branches and tags: {known}") from error
+        known = (
+            git("for-each-ref", "--count=8", "--sort=-committerdate", "--format=%(refname:short)", "refs/heads", "refs/tags", "refs/remotes").decode().split()
+        )
+        shallow = git("rev-parse", "--is-shallow-repository").strip() == b"true"
+        brings = "this clone is shallow: `git fetch --unshallow` brings older commits" if shallow else "`git fetch` brings what others pushed"
+        raise InputError(f"no revision {revision!r} in this repository ({brings}); branches and tags: {known}") from error
 
 
 def parse_range(arguments: list[str]) -> tuple[str, str | None]:
