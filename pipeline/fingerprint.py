@@ -94,7 +94,7 @@ def _write(node: object, write: Callable[[bytes], None]) -> None:
     if isinstance(node, ast.AST):
         if isinstance(node, ast.expr_context):
             return
-        opening, fields = _labels(type(node))
+        opening, fields = _labels(type(node))  # type: ignore[arg-type]  # classes are hashable; mypy looks at the hash of their instances
         write(opening)
         for name, label in fields:
             value = _body(node) if name == "body" else getattr(node, name, None)

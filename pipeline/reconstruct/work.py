@@ -80,12 +80,9 @@ def _named(providers: Sequence[str]) -> re.Pattern[bytes] | None:
 def batches(lines: Iterator[Line], plan: Plan, tally: Tally, workers: int, kept: KeptLines | None = None) -> Iterator[pa.RecordBatch]:
     """Second pass: the rows of each batch of lines, counted in `tally`."""
     chunks = iter(lambda: list(islice(lines, BATCH_LINES)), [])
+    _work_by(plan)
     with contextlib.ExitStack() as stack:
-        if workers > 1:
-            pool = stack.enter_context(ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start, (plan,)))
-        else:
-            pool = None
-            _work_by(plan)
+        pool = stack.enter_context(ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), follow_parent)) if workers > 1 else None
         looked = ((Looked(chunk, None), chunk) for chunk in chunks) if kept is None else _looked(chunks, kept)
         for (chunk, found), made in where_needed(pool, _run, looked, 2 * workers):
             fresh = None if made is None else Fresh(pa.ipc.read_record_batch(made.buffer, SCHEMA), made.counts)
@@ -131,11 +128,6 @@ class Made(NamedTuple):
 
 
 _plan: Plan | None = None
-
-
-def _start(plan: Plan) -> None:
-    follow_parent()
-    _work_by(plan)
 
 
 def _work_by(plan: Plan) -> None:
