@@ -36,7 +36,10 @@ def main() -> None:
             shutil.copytree(options.folder, root, symlinks=True)
         if options.epochs is not None:
             params = root / "params.yaml"
-            params.write_text(params.read_text().replace("overrides: []", f"overrides:\n- train.epochs={options.epochs}"))
+            before = params.read_text()
+            if "overrides: []" not in before:
+                raise SystemExit(f"{options.folder}/params.yaml has overrides of its own; add train.epochs there")
+            params.write_text(before.replace("overrides: []", f"overrides:\n- train.epochs={options.epochs}"))
         build(root)  # of a copy: what --epochs changes; DVC also takes the digests of its files anew here, and in no job
         subprocess.run(["git", "add", "-A"], cwd=root, check=True)
         subprocess.run(["git", "-c", "user.name=b", "-c", "user.email=b@example.org", "commit", "-qm", "build", "--allow-empty"], cwd=root, check=True)
