@@ -17,7 +17,8 @@ from pipeline.answers.assemble import unpack
 from pipeline.answers.habits import Seen, learn
 from pipeline.answers.lines import Job
 from pipeline.answers.rows import RowMaker
-from pipeline.calibrate.compare import Judge, wilson
+from pipeline.calibrate.compare import Judge
+from pipeline.calibrate.scores import wilson
 from pipeline.calibrate.simulate import Simulator
 from pipeline.targets import open_target
 from pipeline.tokens import Tokenizer

@@ -1,24 +1,37 @@
-"""CPU seconds of reconstruct, audit and extract when 100 prompts come to 10,000: clean, and with the rows that the last build kept.
+"""What 100 prompts more than 10,000 cost downstream of `generate`, in CPU seconds of each stage, beside a clean build of all 10,100.
 
-    python -m benchmarks.versions_increment [--rows 10000] [--added 100] [--tokens 300]
+    python -m benchmarks.versions_increment [--rows 10000] [--added 100] [--tokens 200] [--folder FOLDER [PHASE ...]]
 
-Each run is a process of its own; its start, the vocabulary and the weights are part of its figure. `floor` is the same with the added rows
-alone, which is what nothing could save. `extract` runs a random model of the stand-in's size.
+Every figure is the user and system time of `python -m pipeline STAGE` as `dvc repro` runs it, start of the process included. `fixed` is the same
+with a handful of rows: interpreter, imports, vocabulary, weights. What is above it is called work. The target is a random model of the stand-in's
+size, so a real target's extraction weighs more than here, never less. Phases may run one by one, in this order, with a folder that lasts:
+prepare, first, at_the_end, anywhere, clean, added_alone, fixed, report.
 """
 
 import argparse
 import json
 import os
+import shutil
+import subprocess
+import sys
 import sysconfig
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.results import in_a_process, save
+from benchmarks.results import save
 
-STAGES = ("reconstruct", "audit", "extract")
-OUTS = {"reconstruct": ("tokens.parquet", "reconstruct.json"), "audit": ("audit", "accepted.parquet"), "extract": ("hidden", "stamp.json")}
+ROOT = Path(__file__).resolve().parent.parent
+STAGES = ("reconstruct", "calibrate", "audit", "gate", "extract")
+NAME = "bench"
+FEW = 8
+"""Rows of a build that does nothing worth the name but start."""
+SOME = 0.3
+"""CPU seconds of work below which no share of it is given."""
+OUTS = ("tokens.parquet", "reconstruct.json", "calibration.json", "accepted.parquet", "audit", "hidden")
+_OF_THE_CLOCK = "report.html"
 
 
 def make_rows(count: int, tokens: int, seed: int) -> list[tuple[str, str]]:
@@ -36,122 +49,164 @@ def make_rows(count: int, tokens: int, seed: int) -> list[tuple[str, str]]:
         billed = len(tokenizer.encode(reasoning)) + len(tokenizer.encode(content)) + 2
         body = {"provider": f"P{number % 3}", "choices": [{"index": 0, "finish_reason": "stop", "message": message}], "usage": {"completion_tokens": billed}}
         prompt = {"id": name, "messages": [{"role": "user", "content": f"Question {seed} {number}: {text[start : start + 80]}"}], "tools": None}
-        lines.append((json.dumps(prompt), json.dumps({"id": name, "key": "k", "provider": body["provider"], "response": body})))
-    return lines
+        response = {"id": name, "key": "k", "provider": body["provider"], "response": body}
+        lines.append(tuple(json.dumps(line, separators=(",", ":")) for line in (prompt, response)))
+    return lines  # type: ignore[return-value]
 
 
-def write(folder: Path, rows: list[tuple[str, str]]) -> None:
-    """Write the inputs of the first stage."""
-    for name, lines in zip(("prompts", "responses"), zip(*rows, strict=True), strict=True):
-        (folder / f"{name}.jsonl").write_text("".join(line + "\n" for line in lines))
+class Bench:
+    """A build of one dataset in a folder of its own."""
 
+    def __init__(self, folder: Path, rows: int, added: int, tokens: int) -> None:
+        self.folder, self.work, self.store = folder, folder / "work", folder / "store"
+        self.sizes = rows, added, tokens
+        self.record = folder / "figures.json"
+        self.figures: dict[str, Any] = json.loads(self.record.read_text()) if self.record.exists() else {}
 
-def prepare(folder: Path) -> None:
-    """Write the target's record and a random model of the stand-in's size."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    @property
+    def build(self) -> Path:
+        """Files of the dataset."""
+        return self.work / "build" / NAME
 
-    from pipeline.artifacts import write_json
-    from pipeline.targets import open_target
+    def prepare(self) -> None:
+        """Write the config, the target's record, and a random model of the stand-in's size."""
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM
 
-    record, _ = open_target("kimi_k25")
-    write_json(folder / "fingerprint.json", record)
-    write_json(folder / "generate.json", {"endpoints": []})
-    write_json(folder / "gate.json", {})
-    (folder / "timings.jsonl").write_text("")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 4}
-    LlamaForCausalLM(LlamaConfig(vocab_size=record.vocab_size, tie_word_embeddings=True, **sizes)).save_pretrained(folder / "model")
+        from pipeline.artifacts import write_json
+        from pipeline.targets import open_target
 
+        config = json.loads((ROOT / "build/config.json").read_text())
+        config["datasets"] = {NAME: config["datasets"]["code"]}
+        config["audit"]["gate"] = {"admit": [], "max_error_rate": 1.0, "min_accepted": 0}
+        config |= {"names": [NAME], "inputs": {NAME: "", "evaluate": config["inputs"]["evaluate"]}}
+        record, _ = open_target("kimi_k25")
+        write_json(self.work / "build/config.json", config)
+        write_json(self.work / "build/target/fingerprint.json", record)
+        write_json(self.build / "generate.json", {"endpoints": []})
+        (self.build / "timings.jsonl").write_text("")
+        (self.work / "data").mkdir()
+        shutil.copy(ROOT / config["evaluate"]["path"], self.work / config["evaluate"]["path"])
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 4}
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=record.vocab_size, tie_word_embeddings=True, **sizes))
+        model.save_pretrained(self.work / "build/target/model")
+        rows, added, tokens = self.sizes
+        before, new = make_rows(rows, tokens, 0), make_rows(added, tokens, 1)
+        scattered, rng = list(before), Random(2)
+        for row in new:
+            scattered.insert(rng.randrange(len(scattered) + 1), row)
+        for name, lines in {"first": before, "at_the_end": [*before, *new], "anywhere": scattered, "added_alone": new, "fixed": new[:FEW]}.items():
+            (self.folder / f"{name}.json").write_text(json.dumps(lines))
 
-def run(stage: str, at: Path) -> dict[str, float]:
-    """Run one stage here; return the CPU seconds of this process, its children and its start."""
-    record = at / "fingerprint.json"
-    files = {name: at / f"{name}.jsonl" for name in ("prompts", "responses")}
-    if stage == "reconstruct":
-        from pipeline.reconstruct import stage as reconstruct
+    def run(self, case: str, reuse: str = "64GiB") -> dict[str, float]:
+        """Write a case's inputs, run the stages, and give the CPU seconds of each."""
+        for name, lines in zip(("prompts", "responses"), zip(*json.loads((self.folder / f"{case}.json").read_text()), strict=True), strict=True):
+            (self.build / f"{name}.jsonl").write_text("".join(line + "\n" for line in lines))
+        for out in OUTS:  # as DVC does before a stage runs
+            shutil.rmtree(self.build / out, ignore_errors=True)
+            (self.build / out).unlink(missing_ok=True)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "AERIE_STORE": str(self.store), "AERIE_REUSE": reuse}
+        return {stage: cpu_of([sys.executable, "-m", "pipeline", stage, NAME], self.work, environment) for stage in STAGES}
 
-        reconstruct.run(reconstruct.Config(send_tools=True), **files, record=record, tokens=at / "tokens.parquet", summary=at / "reconstruct.json")
-    elif stage == "audit":
-        from pipeline.audit import stage as audit
-        from pipeline.audit.cli import load_section
-        from pipeline.audit.config import ExpectSection
+    def first(self) -> None:
+        """Build the version before, and keep its rows."""
+        self.figures["first_and_keep"] = self.run("first")
+        link_tree(self.store, self.folder / "store of first")
 
-        names = {"findings": "findings.parquet", "report": "report.html", "summary": "summary.json", "sketch": "sketch.parquet", "lengths": "lengths.csv"}
-        writes = {name: at / "audit" / file for name, file in names.items()}
-        config = audit.Config(audit=load_section("default"), own={}, expect=ExpectSection(), allow=[], deny=[], heldout="none", heldout_digest=None)
-        where = {
-            "generated": at / "generate.json",
-            "timings": at / "timings.jsonl",
-            "tokens": at / "tokens.parquet",
-            "record": record,
-            "accepted": at / "accepted.parquet",
+    def increment(self, case: str) -> None:
+        """Build a version with more rows on what the first one kept."""
+        shutil.rmtree(self.store)
+        link_tree(self.folder / "store of first", self.store)
+        self.figures[case] = self.run(case)
+        self.figures["digests"] = {**self.figures.get("digests", {}), case: self.digests()}
+        known = {path.stat().st_ino for path in files_of(self.folder / "store of first")}
+        sizes = [(path.stat().st_size, path.stat().st_ino in known) for out in OUTS for path in files_of(self.build / out)]
+        written = {"written": sum(size for size, kept in sizes if not kept), "all": sum(size for size, _ in sizes)}
+        self.figures["bytes"] = {**self.figures.get("bytes", {}), case: written}
+
+    def clean(self) -> None:
+        """Build everything without anything kept, and compare."""
+        self.figures["clean"] = self.run("at_the_end", "off")
+        self.figures["identical"] = self.digests() == self.figures["digests"]["at_the_end"]
+
+    def digests(self) -> dict[str, str]:
+        """Digest of every file that the stages wrote, but of what shows times."""
+        from pipeline.artifacts import sha256_file
+
+        return {str(path.relative_to(self.build)): sha256_file(path) for out in OUTS for path in files_of(self.build / out) if path.name != _OF_THE_CLOCK}
+
+    def report(self) -> None:
+        """Give shares of a clean build, with and without what every process costs to start."""
+        cpu = {name: self.figures[name] for name in ("clean", "first_and_keep", "at_the_end", "anywhere", "added_alone", "fixed")}
+        shares = {}
+        for case in ("at_the_end", "anywhere", "added_alone"):
+            work = {name: {stage: cpu[name][stage] - cpu["fixed"][stage] for stage in STAGES} for name in (case, "clean")}
+            shares[case] = {
+                "total": share(sum(cpu[case].values()), sum(cpu["clean"].values())),
+                "work": share(sum(work[case].values()), sum(work["clean"].values())),
+                "work_by_stage": {stage: share(work[case][stage], work["clean"][stage]) for stage in STAGES},
+            }
+        sums = {name: {**stages, "all": round(sum(stages.values()), 2)} for name, stages in cpu.items()}
+        rows, added, tokens = self.sizes
+        named = {"rows": rows, "added": added, "tokens": tokens}
+        save("versions_increment", {**named, "cpu_s": sums, "share_of_clean": shares, "bytes": self.figures["bytes"], "identical": self.figures["identical"]})
+
+    def do(self, phase: str) -> None:
+        """Run one phase, and note what it found."""
+        phases: dict[str, Callable[[], Any]] = {
+            "prepare": self.prepare,
+            "first": self.first,
+            "at_the_end": lambda: self.increment("at_the_end"),
+            "anywhere": lambda: self.increment("anywhere"),
+            "clean": self.clean,
+            "added_alone": lambda: self.figures.update(added_alone=self.run("added_alone", "off")),
+            "fixed": lambda: self.figures.update(fixed=self.run("fixed", "off")),
+            "report": self.report,
         }
-        audit.run(config, **files, **where, **writes)
-    else:
-        from ruamel.yaml import YAML
-
-        from pipeline.extract import stage as extract
-
-        shipped = YAML(typ="safe").load(Path("conf/extract/default.yaml"))
-        config_ = extract.Config.model_validate({"extract": shipped.get("extract", shipped)})
-        where = {"accepted": at / "accepted.parquet", "verdict": at / "gate.json", "record": record, "model": at / "model"}
-        extract.run(config_, **where, hidden=at / "hidden", stamp=at / "stamp.json")
-    return {"cpu_s": round(sum(os.times()[:4]), 2)}
+        phases[phase]()
+        self.record.write_text(json.dumps(self.figures))
 
 
-def digests(folder: Path, stage: str) -> list[str]:
-    """Digests of what a stage wrote."""
-    from pipeline.artifacts import sha256_file, sha256_folder
-
-    return [sha256_folder(folder / name) if (folder / name).is_dir() else sha256_file(folder / name) for name in OUTS[stage]]
+PHASES = ("prepare", "first", "at_the_end", "anywhere", "clean", "added_alone", "fixed", "report")
 
 
-def build(folder: Path, rows: list[tuple[str, str]]) -> dict[str, float]:
-    """Build one version; return each stage's CPU seconds."""
-    write(folder, rows)
-    return {stage: in_a_process("benchmarks.versions_increment", stage, str(folder))["cpu_s"] for stage in STAGES}
+def cpu_of(command: list[str], folder: Path, environment: dict[str, str]) -> float:
+    """CPU seconds of a process and all that it started."""
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} exited with {process.returncode}")
+    return round(usage.ru_utime + usage.ru_stime, 2)
+
+
+def share(part: float, whole: float) -> float | None:
+    """Part of a whole, where that is more than the noise of starting processes."""
+    return round(part / whole, 4) if whole > SOME else None
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return a file, or the files of a folder."""
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+
+def link_tree(source: Path, to: Path) -> None:
+    """Copy a store; its segments are never written to, so they get a second name only."""
+    shutil.copytree(source, to, copy_function=lambda one, other: shutil.copy2(one, other) if ".sqlite" in one else os.link(one, other))
 
 
 def main() -> None:
     """Measure and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in {"rows": 10_000, "added": 100, "tokens": 300}.items():
+    for name, default in {"rows": 10_000, "added": 100, "tokens": 200}.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--one", nargs=2, metavar=("STAGE", "FOLDER"))
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("phases", nargs="*", metavar="PHASE", choices=[*PHASES, []])
     options = parser.parse_args()
-    if options.one:
-        print(json.dumps(run(options.one[0], Path(options.one[1]))))
-        return
-    before, new = make_rows(options.rows, options.tokens, 0), make_rows(options.added, options.tokens, 1)
-    scattered, rng = list(before), Random(2)
-    for row in new:
-        scattered.insert(rng.randrange(len(scattered) + 1), row)
-    cpu: dict[str, dict[str, float]] = {}
-    same: dict[str, bool] = {}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        prepare(folder)
-        for case, rows in (("added_at_the_end", [*before, *new]), ("added_anywhere", scattered)):
-            os.environ["AERIE_REUSE"] = "off"
-            clean = build(folder, rows)
-            wanted = [digests(folder, stage) for stage in STAGES]
-            os.environ.update(AERIE_REUSE="64GiB", AERIE_STORE=str(folder / f"store of {case}"))
-            first = build(folder, before)
-            cpu[f"{case}.clean"], cpu[case] = clean, build(folder, rows)
-            cpu.setdefault("first_and_keep", first)
-            same[case] = wanted == [digests(folder, stage) for stage in STAGES]
-        os.environ["AERIE_REUSE"] = "off"
-        cpu["floor"] = build(folder, new)
-    figures: dict[str, Any] = {**{key: value for key, value in vars(options).items() if key != "one"}, "cpu_s": cpu, "identical": same}
-    for case in same:
-        clean, floor = cpu[f"{case}.clean"], cpu["floor"]
-        figures[f"share.{case}"] = {
-            **{stage: round(cpu[case][stage] / clean[stage], 3) for stage in STAGES},
-            "all": round(sum(cpu[case].values()) / sum(clean.values()), 3),
-            "all_above_the_floor": round(sum(cpu[case][s] - floor[s] for s in STAGES) / sum(clean[s] - floor[s] for s in STAGES), 3),
-        }
-    save("versions_increment", figures)
+    with tempfile.TemporaryDirectory() as own:
+        for phase in options.phases or PHASES:
+            Bench(options.folder or Path(own), options.rows, options.added, options.tokens).do(phase)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ A stage: load its slice of build/config.json, hand it over with the paths from t
 `python -m pipeline STAGE DATASET` is what dvc.yaml runs. A command's arguments are its own module's business.
 """
 
+import atexit
+import gc
 import importlib
 import os
 import sys
@@ -12,7 +14,7 @@ from typing import Any
 
 from pipeline.artifacts import read_json
 from pipeline.errors import ConfigError
-from pipeline.runner import follow_parent, guarded, pick, section_of
+from pipeline.runner import follow_parent, guarded, no_collector, pick, section_of
 from pipeline.stages import BY_NAME, Stage
 
 CONFIG = Path("build/config.json")
@@ -65,7 +67,8 @@ def run_stage(stage: Stage, arguments: list[str]) -> None:
     dataset = arguments[0] if arguments else None
     if dataset is not None and dataset not in names:
         raise ConfigError(f"python -m pipeline {stage.name}: no dataset {dataset!r} in params.yaml; there are {names}")
-    module = importlib.import_module(f"pipeline.{stage.name}.stage")
+    with no_collector():
+        module = importlib.import_module(f"pipeline.{stage.name}.stage")
     section = section_of(module.Config, {name: pick(config, path.format(d=dataset)) for name, path in {**stage.keys, **stage.aside}.items()})
     module.run(section, **paths({**stage.reads, **stage.writes}, dataset, names))
 
@@ -94,8 +97,9 @@ def main(argv: list[str]) -> int:
 def command_module(command: str) -> Any:
     """Module of a command: `pipeline.<command>.cli` where the command is a package, else `pipeline.<command>`."""
     name = f"pipeline.{command.replace('-', '_')}"
-    module = importlib.import_module(name)
-    return importlib.import_module(f"{name}.cli") if hasattr(module, "__path__") else module
+    with no_collector():
+        module = importlib.import_module(name)
+        return importlib.import_module(f"{name}.cli") if hasattr(module, "__path__") else module
 
 
 def stage_help(stage: Stage) -> str:
@@ -115,4 +119,5 @@ def usage() -> str:
 
 
 if __name__ == "__main__":
+    atexit.register(gc.freeze)  # or Python looks through all of torch for cycles before it ends, for more than a second
     sys.exit(main(sys.argv[1:]))

@@ -279,8 +279,8 @@ def sha256_folder(folder: Path, known: Mapping[str, str] | None = None) -> str:
 class KeyedLines:
     """A JSONL file whose lines are wanted by their `id`, mostly in the file's own order; one line in memory at a time.
 
-    As long as ids are asked for in the order of the file, it is read once from front to back. The first id out of order makes an
-    index of where each line begins.
+    As long as ids are asked for in the order of the file, it is read once from front to back, and a line that begins with its id, as ours do,
+    is not parsed. The first id out of order makes an index of where each line begins.
     """
 
     def __init__(self, path: Path, *, anyone: bool = False) -> None:
@@ -291,7 +291,7 @@ class KeyedLines:
         self._offsets: dict[str, int] | None = None
 
     def get(self, key: str) -> bytes | None:
-        """Return the line with this id as it stands in the file, or None when there is none.
+        """Return the line with this id as it stands in the file, or None when there is none; one that begins with the id may be cut short.
 
         Raises:
             InputError: the file is missing, or a line is not JSON or has no id.
@@ -299,7 +299,7 @@ class KeyedLines:
         """
         if self._offsets is None:
             for number, line in self._lines:
-                if self._id(line, number) == key:
+                if self._begins_with(line, key) or self._id(line, number) == key:
                     return line
                 break
             self._lines.close()
@@ -310,6 +310,10 @@ class KeyedLines:
         with open(self.path, "rb") as file:
             file.seek(offset)
             return file.readline()
+
+    def _begins_with(self, line: bytes, key: str) -> bool:
+        """Whether a line of ours has this id: it stands first, written as `orjson` writes it."""
+        return not self._anyone and line.startswith(b'{"id":' + orjson.dumps(key) + b",")
 
     def _id(self, line: bytes, number: int) -> str | None:
         try:

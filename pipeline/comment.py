@@ -38,6 +38,8 @@ def read_comment(path: Path) -> str:
         InputError: no text, not ours by its first line, or longer than GitHub takes.
 
     """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file; `python -m pipeline diff --out {path}` writes it")
     try:
         text = read_bytes(path).decode()
     except UnicodeDecodeError as error:
@@ -49,15 +51,18 @@ def read_comment(path: Path) -> str:
     return text
 
 
-def _checked(reply: Reply, what: str) -> Any:
+def _checked(reply: Reply, what: str, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
     if reply.status in _NOT_OURS_TO_WRITE:
         raise _Refused(f"{what}: HTTP {reply.status}: {_message(reply)}")
     if not 200 <= reply.status < 300:
         raise ProviderError(f"GitHub, {what}: HTTP {reply.status}: {_message(reply)}")
     try:
-        return orjson.loads(reply.body)
+        found = orjson.loads(reply.body)
     except orjson.JSONDecodeError as error:
         raise ProviderError(f"GitHub, {what}: the answer is no JSON: {error}") from error
+    if not isinstance(found, kind):
+        raise ProviderError(f"GitHub, {what}: the answer is no {kind.__name__}: {reply.body[:80]!r}; is GITHUB_API_URL the address of its API?")
+    return found
 
 
 def _message(reply: Reply) -> str:
@@ -70,10 +75,11 @@ def _message(reply: Reply) -> str:
 async def _find(client: Client, comments: str) -> int | None:
     """Id of our comment: a bot's, with our first line; anybody can write that line, only the bot's own comment is ours."""
     for page in range(1, 1000):
-        found = _checked(await client.get(f"{comments}?per_page={_PAGE}&page={page}"), "listing comments")
-        for comment in found:
-            if (comment.get("user") or {}).get("type") == "Bot" and str(comment.get("body") or "").startswith(MARK):
-                return int(comment["id"])
+        found = _checked(await client.get(f"{comments}?per_page={_PAGE}&page={page}"), "listing comments", list)
+        for comment in (one for one in found if isinstance(one, dict)):
+            user, body, known = comment.get("user"), comment.get("body"), comment.get("id")
+            if isinstance(user, dict) and user.get("type") == "Bot" and isinstance(body, str) and body.startswith(MARK) and isinstance(known, int):
+                return known
         if len(found) < _PAGE:
             break
     return None
@@ -84,9 +90,9 @@ async def _put(client: Client, repository: str, number: int, text: str) -> str:
     known = await _find(client, f"{issues}/{number}/comments")
     body = orjson.dumps({"body": text})
     if known is None:
-        posted = _checked(await client.post(f"{issues}/{number}/comments", body), "posting")
+        posted = _checked(await client.post(f"{issues}/{number}/comments", body), "posting", dict)
         return f"posted {posted.get('html_url', 'a comment')}"
-    changed = _checked(await client.patch(f"{issues}/comments/{known}", body), "updating")
+    changed = _checked(await client.patch(f"{issues}/comments/{known}", body), "updating", dict)
     return f"updated {changed.get('html_url', f'comment {known}')}"
 
 

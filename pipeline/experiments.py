@@ -46,7 +46,10 @@ class Job:
 
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    try:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, errors="surrogateescape", check=False)
+    except OSError as error:
+        raise ConfigError(f"git cannot be started: {error}; a sweep's jobs are commits, so install it") from error
 
 
 def head() -> str:
@@ -58,19 +61,27 @@ def head() -> str:
     """
     done = _git("rev-parse", "--verify", "--quiet", "HEAD")
     if done.returncode:
-        raise ConfigError("a sweep starts from a commit, and here is none: `git init`, `git add`, `git commit` first")
+        raise ConfigError(f"a sweep starts from a commit, and here is none: `git init`, `git add`, `git commit` first{_said(done)}")
     return done.stdout.strip()
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    """What git printed, where it printed something."""
+    return f" (git: {done.stderr.strip()})" if done.stderr.strip() else ""
 
 
 def refuse_uncommitted() -> None:
     """Each job runs in a copy of HEAD, so what is not committed would be missing from it, or from the record of what ran.
 
     Raises:
-        ConfigError: files that git does not know, or changes that are not committed; each is named.
+        ConfigError: files that git does not know, or changes that are not committed, each is named; or git cannot say.
 
     """
     there = [name for name in SOURCES if Path(name).exists()]
-    lines = _git("status", "--porcelain", "--untracked-files=all", "--", *there).stdout.splitlines()
+    done = _git("status", "--porcelain", "--untracked-files=all", "--", *there)
+    if done.returncode:
+        raise ConfigError(f"git cannot say what is not committed here{_said(done)}")
+    lines = done.stdout.splitlines()
     unknown = [line[3:] for line in lines if line.startswith("??")]
     changed = [line[3:] for line in lines if not line.startswith("??")]
     if unknown:

@@ -120,32 +120,40 @@ def digest_tree(tree: ast.AST) -> str:
     Positions, contexts and empty fields are left out, since they differ between Python versions; docstrings, since they
     change nothing that a stage writes.
     """
-    parts: list[str] = []
-    _collect(tree, parts.append)
-    return hashlib.sha256("".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+    parts: list[bytes] = []
+    _write(tree, parts.append)
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
-def _collect(node: object, add: Callable[[str], None]) -> None:
-    """Write a tree down part by part; no generator, since one that recurses hands each part up through every level."""
-    if isinstance(node, ast.expr_context):
-        return
+@cache
+def _labels(kind: type[ast.AST]) -> tuple[bytes, list[tuple[str, bytes]]]:
+    """How a node of this type begins, and each of its fields that count, with how that begins."""
+    return b"(" + kind.__name__.encode(), [(name, b" " + name.encode() + b"=") for name in sorted(kind._fields) if name not in ("kind", "type_comment")]
+
+
+def _write(node: object, write: Callable[[bytes], None]) -> None:
+    """Hand over a node piece by piece. Calls, and no generator in a generator: a package has half a million nodes."""
     if isinstance(node, ast.AST):
-        add("(" + type(node).__name__)
-        for name in sorted(node._fields):
+        if isinstance(node, ast.expr_context):
+            return
+        opening, fields = _labels(type(node))  # type: ignore[arg-type]  # classes are hashable; mypy looks at the hash of their instances
+        write(opening)
+        for name, label in fields:
             value = _body(node) if name == "body" else getattr(node, name, None)
-            if (value is None and not (name == "value" and isinstance(node, ast.Constant))) or value == [] or name in ("kind", "type_comment"):
+            keeps_none = name == "value" and isinstance(node, ast.Constant)
+            if (value is None and not keeps_none) or value == []:
                 continue
-            add(" " + name + "=")
-            _collect(value, add)
-        add(")")
+            write(label)
+            _write(value, write)
+        write(b")")
     elif isinstance(node, list):
-        add("[")
+        write(b"[")
         for item in node:
-            _collect(item, add)
-            add(",")
-        add("]")
+            _write(item, write)
+            write(b",")
+        write(b"]")
     else:
-        add(f"{type(node).__name__}:{node!r}")
+        write(f"{type(node).__name__}:{node!r}".encode())
 
 
 def _body(node: ast.AST) -> object:
@@ -165,16 +173,17 @@ def _is_bare_string(statement: object) -> bool:
 
 
 def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Nodes of a tree without the branches that only a type checker reads, in no promised order."""
-    todo = [tree]
+    """Walk a tree without the branches that only a type checker reads, and without names and constants, which hold nothing."""
+    todo: list[object] = [tree]
     while todo:
         node = todo.pop()
-        yield node
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
-                todo += child.orelse
-            else:
-                todo.append(child)
+        if isinstance(node, list):
+            todo += reversed(node)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            todo.append(node.orelse)
+        elif isinstance(node, ast.AST) and not isinstance(node, ast.Name | ast.Constant | ast.expr_context):
+            yield node
+            todo += [getattr(node, name, None) for name in reversed(node._fields)]
 
 
 def modules(root: Path) -> dict[str, Module]:

@@ -18,6 +18,7 @@ from torch import nn
 
 from pipeline.artifacts import read_json, sha256_folder, to_json
 from pipeline.errors import ArtifactError, ConfigError, InputError
+from pipeline.runner import no_collector
 from pipeline.tensors import TensorFile, is_finite
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -65,6 +66,7 @@ def find_source(folder: Path) -> Source:
     return Source(str(folder), sha256=sha256_folder(folder))
 
 
+@no_collector()
 def read_config(source: Source) -> Any:
     """Transformers config of a target, without its weights; ``.get_text_config()`` of it is the text model's.
 
@@ -154,6 +156,7 @@ class Target:
         return head
 
 
+@no_collector()
 def open_model(folder: Path, *, dtype: str, device: str, attention: str = "sdpa") -> Target:
     """Load a whole target for forward passes. ``device`` is a torch device, or "auto" to spread the model over all GPUs.
 

@@ -5,9 +5,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import chain, islice
 from typing import TypeVar
 
 from pipeline.errors import AerieError
+
+_FAR = 16
+"""Items among which two must need work for a pool to be started; as many are held in memory at most."""
 
 Beside = TypeVar("Beside")
 Item = TypeVar("Item")
@@ -22,27 +26,39 @@ def processes_for(size: int, *, worth: int, most: int | None = None) -> int:
     return min(cores, most) if most is not None else cores
 
 
-def in_order(pool: ProcessPoolExecutor, work: Callable[[Item], Result], items: Iterable[Item], ahead: int) -> Iterator[Result]:
-    """Results in the order of the items, with at most ``ahead`` of them waiting: memory does not grow with the input.
-
-    Raises:
-        AerieError: a process died.
-
-    """
-    for _, result in where_needed(pool, work, ((None, item) for item in items), ahead):
-        assert result is not None
-        yield result
-
-
 def where_needed(
     pool: Executor | None, work: Callable[[Item], Result], items: Iterable[tuple[Beside, Item | None]], ahead: int
 ) -> Iterator[tuple[Beside, Result | None]]:
-    """Like `in_order`, for pairs: the first is handed through, and an item of None needs no work. Without a pool the work is done here.
+    """Results in the order of the items, with at most ``ahead`` of them waiting: memory does not grow with the input.
+
+    Items are pairs: the first is handed through, and a second of None needs no work. Without a pool the work is done here; with one too when the
+    second item that needs work is far from the first, since no process is worth starting for it.
 
     Raises:
         AerieError: a process died.
 
     """
+    items = iter(items)
+    held: list[tuple[Beside, Item | None]] = []
+    for pair in items if pool is not None else ():
+        if pair[1] is None:
+            yield pair[0], None
+            continue
+        held.append(pair)
+        for other in islice(items, _FAR):
+            held.append(other)
+            if other[1] is not None:
+                break
+        else:
+            pool = None
+        break
+    yield from _worked(pool, work, chain(held, items), ahead)
+
+
+def _worked(
+    pool: Executor | None, work: Callable[[Item], Result], items: Iterable[tuple[Beside, Item | None]], ahead: int
+) -> Iterator[tuple[Beside, Result | None]]:
+    """As `where_needed`, in the pool, or here where there is none."""
     waiting: deque[tuple[Beside, Future[Result] | None]] = deque()
 
     def next_one() -> tuple[Beside, Result | None]:

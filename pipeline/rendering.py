@@ -1,6 +1,9 @@
 """Conversations to the ids that the model reads: one function for every chat format, by the library `renderers`, offline."""
 
 import re
+import sys
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 from pipeline.conversation import check_messages, check_tools
@@ -36,20 +39,32 @@ class _PromptTokenizer:
         return self._special.get(tokens) if isinstance(tokens, str) else [self._special.get(token) for token in tokens]
 
 
+def _renderers() -> dict[str, Any]:
+    """The renderer of each chat format.
+
+    `renderers` itself imports its client of vLLM, and with it openai and aiohttp, in 1.5 s of CPU. So its modules are imported from a bare package of
+    that name, which is gone afterwards: whoever imports `renderers` later gets all of it.
+    """
+    found = None if "renderers" in sys.modules else find_spec("renderers")
+    if found is not None and found.submodule_search_locations:
+        bare = sys.modules["renderers"] = ModuleType("renderers")
+        bare.__path__ = list(found.submodule_search_locations)
+    try:
+        from renderers.deepseek_v3 import DeepSeekV3Renderer
+        from renderers.kimi_k2 import KimiK2Renderer
+        from renderers.kimi_k25 import KimiK25Renderer
+        from renderers.qwen3 import Qwen3Renderer
+    finally:
+        if found is not None:
+            sys.modules.pop("renderers", None)
+    return {"kimi_k25": KimiK25Renderer, "kimi_k2": KimiK2Renderer, "qwen3": Qwen3Renderer, "deepseek_v3": DeepSeekV3Renderer}
+
+
 class PromptRenderer:
     """Messages and tools to the ids that the model reads, generation prompt included."""
 
     def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
-        import renderers
-
-        adapter = _PromptTokenizer(record, tokenizer)
-        classes = {
-            "kimi_k25": renderers.KimiK25Renderer,
-            "kimi_k2": renderers.KimiK2Renderer,
-            "qwen3": renderers.Qwen3Renderer,
-            "deepseek_v3": renderers.DeepSeekV3Renderer,
-        }
-        self._renderer = classes[record.chat](adapter)
+        self._renderer = _renderers()[record.chat](_PromptTokenizer(record, tokenizer))
 
     def render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
         """Ids of a conversation up to the point where the model starts to write.

@@ -3,14 +3,16 @@
 Root of every stage's code fingerprint, so it imports no stage and no table.
 """
 
+import contextlib
 import ctypes
+import gc
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pydantic import ValidationError
@@ -46,6 +48,18 @@ def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def no_collector() -> Iterator[None]:
+    """Switch the cycle collector off while much is made that stays: it would look through all of it again and again, and find nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def pick(config: Any, path: str) -> Any:

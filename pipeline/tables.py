@@ -10,8 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from pipeline.artifacts import open_gzip, open_plain, read_start, writing
 from pipeline.errors import ArtifactError, InputError
@@ -119,6 +121,13 @@ def read_batches(path: Path, schema: pa.Schema, rows: int = BATCH_ROWS) -> Itera
         yield from file.iter_batches(batch_size=rows, columns=schema.names, use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path}: damaged Parquet file: {error}") from error
+
+
+def flat_lists(column: pa.ListArray) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Flat values of a column of lists, a slice of a larger one too, and where each list begins; [rows + 1], the last one the end."""
+    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    values = column.values.slice(offsets[0], offsets[-1] - offsets[0]).to_numpy(zero_copy_only=False)
+    return values, offsets - offsets[0]
 
 
 def table_columns(path: Path) -> list[str]:

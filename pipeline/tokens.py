@@ -10,6 +10,7 @@ import re
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import filterfalse, pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -76,7 +77,7 @@ class _Splintr:
             raise TokenizerError(f"target.tokenizer.name {spec.name!r}: {error}") from error
         self.special_ids = dict(loaded.special_tokens())
         self.encode = loaded.encode_ordinary
-        self._decode = loaded.decode_bytes
+        self._bytes_of = loaded.decode_token_bytes
         self.quick_flat = loaded.encode_flat
         self._batch_flat = loaded.encode_batch_flat
         self._first_special = self._all_above()
@@ -89,7 +90,7 @@ class _Splintr:
 
     def _known(self, token: int) -> bool:
         try:
-            return bool(self._decode([token]))
+            return bool(self._bytes_of(token))
         except ValueError:  # a hole in the vocabulary
             return False
 
@@ -115,7 +116,7 @@ class _Splintr:
 
     def token_bytes(self, token: int) -> bytes:
         try:
-            return bytes(self._decode([token]))
+            return bytes(self._bytes_of(token))
         except ValueError:  # a hole in the vocabulary
             return b""
 
@@ -320,6 +321,18 @@ class Tokenizer:
         """Those of the tokens that `token_bytes` has nothing for."""
         return set(filterfalse(self._pieces.__getitem__, tokens))
 
+    @cached_property
+    def _whole(self) -> list[bytes]:
+        """What the library gives for each id; asked once, since asking takes a quarter of a second."""
+        return list(map(self._backend.token_bytes, range(self._size)))
+
+    def pieces(self) -> list[bytes]:
+        """`token_bytes` of each id of the vocabulary; [vocab_size]."""
+        found = [*self._whole, *[b""] * (self.vocab_size - self._size)]
+        for token in self.special_texts:
+            found[token] = b""
+        return found
+
     def spelled(self, token: int) -> bytes:
         """Bytes of a token with a special one spelled out by its name."""
         name = self.special_texts.get(token)
@@ -351,10 +364,8 @@ class Tokenizer:
 
     def sha256(self) -> str:
         """Digest of every id's bytes, of the special tokens, and of how text is cut: limits, and the ids of a text that tells split patterns apart."""
-        digest = hashlib.sha256()
-        for token in range(self._size):
-            piece = self._backend.token_bytes(token)
-            digest.update(len(piece).to_bytes(4, "little") + piece)
+        sizes = [size.to_bytes(4, "little") for size in range(max(map(len, self._whole), default=0) + 1)]
+        digest = hashlib.sha256(b"".join([part for piece in self._whole for part in (sizes[len(piece)], piece)]))
         digest.update(repr(sorted(self.special_ids.items())).encode())
         digest.update(repr((self.spec.max_run, self.spec.max_chars, self.encode(_SPLIT_PROBE))).encode())
         return digest.hexdigest()

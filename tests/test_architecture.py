@@ -3,6 +3,8 @@
 import ast
 import importlib
 import inspect
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -154,3 +156,22 @@ def test_the_trees_in_the_docs_are_current() -> None:
     readme = (ROOT / "README.md").read_text()
     assert make_tree.readme(readme) == readme, "run python docs/make_tree.py"
     assert make_tree.whole_tree() == (ROOT / "docs/tree.md").read_text(), "run python docs/make_tree.py"
+
+
+def test_stages_load_only_what_they_use() -> None:
+    """In a process of its own, since here everything is loaded."""
+    code = """
+import sys
+import pipeline.calibrate.stage, pipeline.gate.stage
+assert not {"numpy", "pyarrow", "torch"} & set(sys.modules), "nothing to compare, nothing to load"
+import pipeline.audit.stage, pipeline.reconstruct.stage
+from pipeline.rendering import PromptRenderer
+from pipeline.targets import open_target
+renderer = PromptRenderer(*open_target("kimi_k25"))
+assert renderer.render([{"role": "user", "content": "hi"}])
+assert not {"openai", "aiohttp", "httpx", "torch", "transformers", "dvc"} & set(sys.modules), sorted(sys.modules)
+import renderers
+assert type(renderer._renderer) is renderers.KimiK25Renderer, "whoever imports the library later gets all of it, and the same classes"
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

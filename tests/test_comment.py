@@ -28,6 +28,8 @@ class GitHub:
     failures: list[int] = field(default_factory=list)
     """Statuses for the next requests."""
     read_only: bool = False
+    odd: Any = None
+    """What to answer instead of what was asked."""
     url: str = ""
 
     def say(self, kind: str, body: str) -> None:
@@ -38,6 +40,8 @@ class GitHub:
         self.asked.append(f"{method} {parts.path}")
         if self.failures:
             return self.failures.pop(0), {"message": "down"}
+        if self.odd is not None:
+            return 200, self.odd
         if method != "GET" and self.read_only:
             return 403, {"message": "Resource not accessible by integration"}
         if method == "GET" and parts.path == "/repos/o/r/issues/7/comments":
@@ -127,6 +131,20 @@ def test_a_server_in_trouble_is_asked_again_and_never_gets_two_comments(github: 
     github.failures = [502] * 3
     with pytest.raises(ProviderError, match="after 3 tries: GitHub, listing comments: HTTP 502: down"):
         put(tmp_path, "text")
+
+
+@pytest.mark.parametrize("odd", [{"message": "a portal"}, "text", 7])
+def test_a_server_that_is_no_github_is_named(github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: Any) -> None:
+    monkeypatch.setattr(comment, "_PAUSE", 0)
+    github.odd = odd
+    with pytest.raises(ProviderError, match=r"listing comments: the answer is no list: .*GITHUB_API_URL"):
+        put(tmp_path, "text")
+
+
+def test_comments_in_another_shape_are_passed_over(github: GitHub, tmp_path: Path) -> None:
+    github.comments = [7, {}, {"user": "bot", "body": MARK}, {"user": {"type": "Bot"}, "body": None}]  # type: ignore[list-item]
+    put(tmp_path, "text")
+    assert github.comments[-1]["body"].startswith(MARK)
 
 
 @pytest.mark.parametrize(("text", "says"), [("hello", "the first line must be"), (MARK + "x" * LIMIT, "GitHub takes 65,536")])

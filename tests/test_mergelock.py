@@ -132,3 +132,21 @@ def test_setting_up_outside_git_does_not_fail(tmp_path: Path) -> None:
     )
     assert done.returncode == 0
     assert "not a git repository" in done.stdout
+
+
+def test_the_driver_finds_the_package_where_the_build_is_a_subfolder(tmp_path: Path) -> None:
+    """Git runs it at the top of the work tree."""
+    top, build = tmp_path / "a b", tmp_path / "a b" / "build of drafter"
+    (build / ".venv/bin").mkdir(parents=True)
+    (build / ".venv/bin/python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (build / ".venv/bin/python").chmod(0o755)
+    (build / "pipeline").mkdir()
+    (build / "pipeline/mergelock.py").write_text("import sys\nopen(sys.argv[2], 'w').write(' '.join(sys.argv[1:]))\n")
+    shutil.copy(ROOT / "Makefile", build)
+    for command in (["git", "init", "-q", str(top)], ["make", "-C", str(build), "drivers"]):
+        subprocess.run(command, check=True, capture_output=True)
+    driver = subprocess.run(["git", "config", "merge.aerie-lock.driver"], cwd=top, check=True, capture_output=True, text=True).stdout.strip()
+    for sign, name in {"%O": "base", "%A": "ours", "%B": "theirs"}.items():
+        driver = driver.replace(sign, name)
+    subprocess.run(["sh", "-c", driver], cwd=top, check=True, capture_output=True)
+    assert (top / "ours").read_text() == "base ours theirs", "this package ran, and no other"

@@ -15,6 +15,7 @@ from pipeline.audit.calls import CALL_ROLES, Markup, read_markup
 from pipeline.audit.context import Context
 from pipeline.audit.grams import Hashes, gram_hashes
 from pipeline.audit.retokenize import Run, text_runs
+from pipeline.tables import flat_lists
 
 Ints = NDArray[np.int64]
 _TAIL = 1024
@@ -44,9 +45,7 @@ class Ragged:
 
 def ragged(column: Any) -> Ragged:
     """Flat arrays of a list<int32> column; a slice of a larger one too."""
-    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    values = column.values.slice(offsets[0], offsets[-1] - offsets[0]).to_numpy(zero_copy_only=False)
-    return Ragged(values, offsets - offsets[0])
+    return Ragged(*flat_lists(column))
 
 
 @dataclass(frozen=True)

@@ -64,9 +64,16 @@ class Context:
         return self.record.role_id(name)
 
 
-def _suspect(piece: bytes) -> int:
-    """Whether some bytes may be a part of a control character (C0 or DEL, or the first byte of C1) or of U+FFFD (its last byte)."""
-    return CONTROL * (b"\xc2" in piece or len(piece.translate(None, _C0)) != len(piece)) + REPLACEMENT * (b"\xbd" in piece)
+def _suspects(pieces: list[bytes], lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Whether each id's bytes may be a part of a control character (C0 or DEL, or the first byte of C1) or of U+FFFD (its last byte)."""
+    bits = np.zeros(256, dtype=np.uint8)
+    bits[[*_C0, 0xC2]] = CONTROL
+    bits[0xBD] = REPLACEMENT
+    found = np.zeros(len(pieces), dtype=np.uint8)
+    some = np.flatnonzero(lengths)
+    if len(some):
+        found[some] = np.bitwise_or.reduceat(bits[np.frombuffer(b"".join(pieces), dtype=np.uint8)], (np.cumsum(lengths) - lengths)[some])
+    return found
 
 
 def make_context(
@@ -78,9 +85,9 @@ def make_context(
     heldout: Heldout | None = None,
     endpoints: Endpoints | None = None,
 ) -> Context:
-    """Tabulate a target's vocabulary once; a few hundred milliseconds."""
-    pieces = [tokenizer.token_bytes(token) for token in range(record.vocab_size)]
-    ordinary = np.array([*map(bool, pieces), False])
+    """Tabulate a target's vocabulary once."""
+    pieces = tokenizer.pieces()
+    lengths = np.array([*map(len, pieces), 0], dtype=np.int64)
     return Context(
         record,
         tokenizer,
@@ -89,8 +96,8 @@ def make_context(
         tuple(deny or ()),
         pieces,
         pa.array([*pieces, b""], type=pa.binary()),
-        ordinary,
-        np.array([*map(_suspect, pieces), 0], dtype=np.uint8),
+        lengths > 0,
+        _suspects([*pieces, b""], lengths),
         heldout,
         endpoints or Endpoints(),
     )

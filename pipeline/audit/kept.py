@@ -143,4 +143,4 @@ def _contents(rows: Rows) -> Iterator[tuple[Any, ...]]:
 
 def _some(rows: Rows, numbers: Sequence[int]) -> Rows:
     """Give some rows of a batch."""
-    return Rows(rows.table.take(pa.array(numbers)), rows.start, [rows.prompts[n] for n in numbers], [rows.responses[n] for n in numbers])
+    return rows._replace(table=rows.table.take(pa.array(numbers)), prompts=[rows.prompts[n] for n in numbers], responses=[rows.responses[n] for n in numbers])

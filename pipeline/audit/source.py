@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 from pipeline.artifacts import KeyedLines
 from pipeline.audit.batch import Batch
 from pipeline.audit.context import Context
+from pipeline.errors import InputError
 from pipeline.schema.tokens import SCHEMA
 from pipeline.tables import read_batches
 
@@ -31,10 +33,27 @@ class Rows(NamedTuple):
     responses: list[bytes | None]
     """Line of responses.jsonl for each row."""
 
+    files: tuple[Path | None, Path | None]
+    """Where those lines stand."""
+
     def to_batch(self, context: Context) -> Batch:
-        """Give the rows as checks see them."""
-        prompts, responses = ([None if line is None else orjson.loads(line) for line in lines] for lines in (self.prompts, self.responses))
+        """Give the rows as checks see them.
+
+        Raises:
+            InputError: a line is not JSON.
+
+        """
+        prompts, responses = (list(map(self._value, lines, repeat(path))) for lines, path in zip((self.prompts, self.responses), self.files, strict=True))
         return Batch(context, self.table, self.start, prompts, responses)
+
+    @staticmethod
+    def _value(line: bytes | None, path: Path | None) -> Any:
+        if line is None:
+            return None
+        try:
+            return orjson.loads(line)
+        except orjson.JSONDecodeError as error:
+            raise InputError(f"{path}: a line is not JSON: {error}; found {line[:80]!r}") from error
 
 
 @dataclass(frozen=True)
@@ -63,7 +82,8 @@ class Source:
         for table in self.small_tables():
             ids = table.column("id").to_pylist()
             none: list[bytes | None] = [None] * len(ids)
-            yield Rows(table, start, [prompts.get(i) for i in ids] if prompts else none, [responses.get(i) for i in ids] if responses else none)
+            asked, answered = ([keyed.get(i) for i in ids] if keyed else none for keyed in (prompts, responses))
+            yield Rows(table, start, asked, answered, (self.prompts, self.responses))
             start += len(ids)
 
     def batches(self, context: Context) -> Iterator[Batch]:

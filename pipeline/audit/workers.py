@@ -76,17 +76,21 @@ def _rebuild(setup: _Setup) -> None:
 
 
 def _examine(rows: Rows) -> Part:
-    assert _here is not None
-    context, section = _here
-    return examine(rows.to_batch(context), section)
+    return _examined(rows)[1]
 
 
 def _examine_to_keep(rows: Rows) -> Fresh:
+    batch, part = _examined(rows)
+    return Fresh(part, told_of(batch, part))
+
+
+def _examined(rows: Rows) -> tuple[Batch, Part]:
+    global _threaded
     assert _here is not None
     context, section = _here
+    _threaded = True
     batch = rows.to_batch(context)
-    part = examine(batch, section)
-    return Fresh(part, told_of(batch, part))
+    return batch, examine(batch, section)
 
 
 def _pool(context: Context, section: AuditSection, workers: int) -> ProcessPoolExecutor:
@@ -114,14 +118,9 @@ def parts(source: Source, context: Context, section: AuditSection, workers: int,
         AerieError: a worker died.
 
     """
-    global _threaded
+    _work_with(context, section)
     with contextlib.ExitStack() as stack:
-        pool = None
-        if workers > 1:
-            pool = stack.enter_context(_pool(context, section, workers))
-        else:
-            _threaded = True
-            _work_with(context, section)
+        pool = stack.enter_context(_pool(context, section, workers)) if workers > 1 else None
         if kept is None:
             yield from (part for _, part in where_needed(pool, _examine, ((None, rows) for rows in source.rows()), _AHEAD * workers) if part is not None)
             return

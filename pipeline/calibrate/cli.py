@@ -11,9 +11,9 @@ from pipeline.answers.habits import SAMPLE_ROWS, Seen, learn
 from pipeline.answers.lines import Job, file_job, load
 from pipeline.answers.rows import Row, RowMaker
 from pipeline.artifacts import read_lines, refuse_overwriting, write_json
-from pipeline.calibrate.compare import Judge, Scores
+from pipeline.calibrate.compare import Judge, judged
+from pipeline.calibrate.scores import Scores
 from pipeline.calibrate.simulate import Simulator
-from pipeline.calibrate.stage import judged
 from pipeline.calibrate.table import table
 from pipeline.errors import InputError
 from pipeline.schema.target import TargetRecord

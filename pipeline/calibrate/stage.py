@@ -1,19 +1,19 @@
 """`calibrate`: how many rows are exactly what the model emitted, where the responses hold the truth; says so where they do not."""
 
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from pipeline.answers.formats import thinking_after
 from pipeline.artifacts import read_lines, read_model, write_json
-from pipeline.calibrate.compare import Judge, Scores
+from pipeline.calibrate.scores import Scores
 from pipeline.schema.target import TargetRecord
-from pipeline.schema.tokens import SCHEMA
 from pipeline.section import Section
-from pipeline.specials import open_tokenizer
-from pipeline.tables import read_rows
+
+_MARK = b'"x_truth"'
+"""What a line that holds a truth has in it; any other need not be parsed."""
 
 
 class Config(Section):
@@ -28,49 +28,35 @@ def run(config: Config, *, responses: Path, tokens: Path, record: Path, report: 
 
     """
     del config
-    target = read_model(record, TargetRecord)
-    judge = Judge(target, open_tokenizer(target))
-    scores = Scores()
     truths = _truths(responses)
+    first = next(truths, None)
+    scores = Scores() if first is None else _scored(chain([first], truths), tokens, record)
+    write_json(report, {"version": 1, "truth": "x_truth" if scores.rows else "none", **scores.document()})
+
+
+def _scored(truths: Iterator[dict[str, list[int]]], tokens: Path, record: Path) -> Scores:
+    """Score every row whose truth is known. What this needs is loaded here: the answers of other servers hold no truth, and nothing is compared."""
+    from pipeline.calibrate.compare import Judge, judged
+    from pipeline.schema.tokens import SCHEMA
+    from pipeline.specials import open_tokenizer
+    from pipeline.tables import read_rows
+
+    target = read_model(record, TargetRecord)
+    judge, scores = Judge(target, open_tokenizer(target)), Scores()
     truth: dict[str, list[int]] = {}
     for row in read_rows(tokens, SCHEMA):
         while row["id"] not in truth and (more := next(truths, None)) is not None:
             truth.update(more)
         if (ids := truth.pop(row["id"], None)) is not None:
             judged(judge, scores, row, ids, target)
-    write_json(report, {"version": 1, "truth": "x_truth" if scores.rows else "none", **scores.document()})
-
-
-def judged(judge: Judge, scores: Scores, row: dict[str, Any], truth: list[int], record: TargetRecord, dataset: str | None = None) -> None:
-    """Score one row of tokens.parquet against its true ids."""
-    verdict = judge.verdict(row["completion_ids"], truth)
-    canonical = (
-        "canonical" if judge.canonical(truth, thinking_after(row["prompt_ids"], record) if row["prompt_ids"] else judge.thinking) else "sampled otherwise"
-    )
-    evidence = row["evidence"] or "none"
-    groups = {
-        "evidence": evidence,
-        "provider": row["provider"] or "unknown",
-        "status": row["status"],
-        "segmentation": canonical,
-        "evidence_and_segmentation": f"{evidence}, {canonical}",
-    }
-    if dataset is not None:
-        groups["dataset"] = dataset
-    example = None
-    if verdict in ("segmentation", "text"):
-        example = {
-            "id": row["id"],
-            "verdict": verdict,
-            **{k: groups[k] for k in ("evidence", "provider")},
-            **judge.first_difference(row["completion_ids"], truth),
-        }
-    scores.take(groups, verdict, example)
+    return scores
 
 
 def _truths(responses: Path) -> Iterator[dict[str, list[int]]]:
     """True ids of each line that holds some: row id to ids, one for each choice."""
     for _, line in read_lines(responses):
+        if _MARK not in line:
+            continue
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError:

@@ -63,8 +63,12 @@ def commit_of(revision: str) -> str:
     try:
         return git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
     except InputError as error:
-        known = git("for-each-ref", "--count=8", "--sort=-committerdate", "--format=%(refname:short)").decode().split()
-        raise InputError(f"no revision {revision!r} in this repository (`git fetch` brings what others pushed); branches and tags: {known}") from error
+        known = (
+            git("for-each-ref", "--count=8", "--sort=-committerdate", "--format=%(refname:short)", "refs/heads", "refs/tags", "refs/remotes").decode().split()
+        )
+        shallow = git("rev-parse", "--is-shallow-repository").strip() == b"true"
+        brings = "this clone is shallow: `git fetch --unshallow` brings older commits" if shallow else "`git fetch` brings what others pushed"
+        raise InputError(f"no revision {revision!r} in this repository ({brings}); branches and tags: {known}") from error
 
 
 def parse_range(arguments: list[str]) -> tuple[str, str | None]:
@@ -110,6 +114,10 @@ class Revision:
         self._files = _files_of(self.commit)
         if CONFIG not in self._files:
             raise InputError(f"{self.label}: that commit has no {CONFIG}, so nothing was composed in it; choose a later one")
+        config = self.document(CONFIG)
+        names = config.get("names") if isinstance(config, dict) else None
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise InputError(f"{self.label}: {CONFIG} of that commit is not what compose writes: it has no list `names`; choose a later commit")
 
     def document(self, path: str) -> Any:
         """Give a document out of the commit."""
@@ -181,14 +189,17 @@ def _files_of(commit: str) -> dict[str, bytes]:
     found = {}
     for line in filter(None, listed):
         about, _, name = line.partition(b"\t")
-        path = name.decode()
+        path = name.decode("utf-8", "surrogateescape")
         if path == LOCK.name or path.endswith(".json"):
             found[path] = about.split()[2]
     content = git("cat-file", "--batch", stdin=b"".join(blob + b"\n" for blob in found.values()))
     files, at = {}, 0
     for path in found:
         end = content.index(b"\n", at)
-        size = int(content[at:end].split()[2])
+        header = content[at:end].split()
+        if len(header) < 3:
+            raise InputError(f"{path}: git does not have its content here, as in a clone made with --filter: `git fetch --refetch` brings it")
+        size = int(header[2])
         files[path] = content[end + 1 : end + 1 + size]
         at = end + 2 + size
     return files

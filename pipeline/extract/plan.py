@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import torch
 
 from pipeline.errors import InputError
@@ -17,6 +19,7 @@ from pipeline.extract.config import ExtractSection
 from pipeline.extract.runs import runs
 from pipeline.schema.hidden import StoredDtype
 from pipeline.shards import checksum
+from pipeline.tables import flat_lists
 
 _ITEM_BYTES: dict[StoredDtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 _STATES = 4
@@ -35,8 +38,6 @@ class Row:
     token_ids: torch.Tensor
     """int32 [length]."""
     prompt_length: int
-    segments: list[dict[str, Any]]
-    """As in accepted.parquet; only handed on."""
 
     @cached_property
     def checksum(self) -> str:
@@ -49,45 +50,60 @@ class Selection:
     """The rows to extract, in the order of the input, and what became of the others."""
 
     rows: list[Row] = field(default_factory=list)
+    segments: list[pa.Array] = field(default_factory=list)
+    """Their segments as in accepted.parquet, in pieces; only handed on."""
     cut: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-def select(source: Path, table: Iterable[dict[str, Any]], config: ExtractSection, vocab_size: int) -> Selection:
-    """Take the rows to extract; one that is too long is cut or left out, and counted.
+def select(source: Path, table: Iterable[pa.RecordBatch], config: ExtractSection, vocab_size: int) -> Selection:
+    """Take the rows to extract, in the columns of schema/tokens.py; one that is too long is cut or left out, and counted.
 
     Raises:
         InputError: an id comes twice, or a token lies outside the target's vocabulary.
 
     """
     selection = Selection()
-    seen = set()
-    for raw in table:
-        name = raw["id"]
-        if name in seen:
-            raise InputError(f"{source}: the id {name!r} comes twice; hidden states are looked up by id: make ids unique")
-        seen.add(name)
-        ids = torch.tensor([*raw["prompt_ids"], *raw["completion_ids"]], dtype=torch.int32)
-        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
-            place = int(((ids < 0) | (ids >= vocab_size)).nonzero()[0])
-            raise InputError(
-                f"{source}: row {name!r}: token {place} is {int(ids[place])}; the target's vocabulary has {vocab_size} ids: these rows are another target's"
-            )
-        _take(selection, Row(name, ids, len(raw["prompt_ids"]), raw["segments"]), config)
+    seen: set[str] = set()
+    for batch in table:
+        taken = []
+        for number, row in enumerate(_rows(batch)):
+            if row.id in seen:
+                raise InputError(f"{source}: the id {row.id!r} comes twice; hidden states are looked up by id: make ids unique")
+            seen.add(row.id)
+            ids = row.token_ids.numpy()
+            if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
+                place = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
+                raise InputError(
+                    f"{source}: row {row.id!r}: token {place} is {ids[place]}; the target's vocabulary has {vocab_size} ids: these rows are another target's"
+                )
+            if _take(selection, row, config):
+                taken.append(number)
+        selection.segments.append(batch.column("segments").take(pa.array(taken, pa.int64())))
     return selection
 
 
-def _take(selection: Selection, row: Row, config: ExtractSection) -> None:
+def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
+    """Each row's ids, prompt and completion, without a Python object for each."""
+    (prompts, begins), (completions, starts) = (flat_lists(batch.column(name)) for name in ("prompt_ids", "completion_ids"))
+    edges = zip(pairwise(begins.tolist()), pairwise(starts.tolist()), strict=True)
+    for name, ((begin, end), (start, stop)) in zip(batch.column("id").to_pylist(), edges, strict=True):
+        yield Row(name, torch.from_numpy(np.concatenate((prompts[begin:end], completions[start:stop]))), end - begin)
+
+
+def _take(selection: Selection, row: Row, config: ExtractSection) -> bool:
+    """Take a row, or count why not."""
     long = len(row.token_ids) > config.max_length
     if long and config.on_long == "leave_out":
         selection.left_out["longer_than_max_length"] += 1
-        return
+        return False
     kept = row.token_ids[: config.max_length]
     if len(kept) <= row.prompt_length or len(kept) < 2:
         selection.left_out["no_supervised_tokens"] += 1
-        return
+        return False
     selection.cut += long
-    selection.rows.append(Row(row.id, kept, row.prompt_length, row.segments))
+    selection.rows.append(Row(row.id, kept, row.prompt_length))
+    return True
 
 
 def bytes_per_token(hidden_size: int, dtype: StoredDtype) -> int:

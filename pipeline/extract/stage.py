@@ -1,27 +1,28 @@
 """Accepted rows to the target's hidden states: `build/<dataset>/hidden/` and its stamp."""
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+import pyarrow as pa
 
 from pipeline.artifacts import install_folder, read_json, sha256_folder, to_json, write_json
 from pipeline.errors import ConfigError, InputError
 from pipeline.extract.backend import Backend
 from pipeline.extract.config import EngineSection, ExtractSection
-from pipeline.extract.engines.server import ServerBackend
 from pipeline.extract.kept import KeptStates, decides
-from pipeline.extract.local import LocalBackend
 from pipeline.extract.plan import Row, Selection, ShardPlan, batches, bytes_per_token, select, shards
 from pipeline.extract.writer import ShardWriter, check_space, close_partial, is_done, open_partial
 from pipeline.models import Target, auxiliary_layers, find_source, read_config, use_threads
 from pipeline.reuse.code import code_digest
 from pipeline.reuse.index import Piece
 from pipeline.reuse.kept import link_or_copy, opened
+from pipeline.runner import no_collector
 from pipeline.schema.hidden import INDEX, Manifest, Stamp
 from pipeline.schema.tokens import SCHEMA
 from pipeline.section import Section
-from pipeline.shards import INDEX_NAME, MANIFEST, checksum
-from pipeline.tables import read_rows, write_rows
+from pipeline.shards import INDEX_NAME, MANIFEST
+from pipeline.tables import BATCH_ROWS, read_batches, write_batches
 
 
 class Config(Section):
@@ -50,7 +51,7 @@ def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: P
     if vocab_size != (wanted := int(read_json(record)["vocab_size"])):
         raise InputError(f"{source.name}: its config has a vocabulary of {vocab_size}; {record} says {wanted}: weights and target are not of one model")
     layer_ids = auxiliary_layers(settings.layers, int(shape.num_hidden_layers))
-    selection = select(accepted, read_rows(accepted, SCHEMA), settings, vocab_size)
+    selection = select(accepted, read_batches(accepted, SCHEMA), settings, vocab_size)
     token_bytes = bytes_per_token(int(shape.hidden_size), settings.dtype)
     backend = _backend(config, model, layer_ids)
     rows = selection.rows
@@ -61,7 +62,7 @@ def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: P
         batched = batches(rows, 1 if backend.by_row else settings.tokens_per_batch, padded=backend.padded)
         plans = shards(rows, batched, token_bytes, settings.shard_bytes)
         digests = _fill(backend, KeptStates(kept, rows, padded=backend.padded), rows, plans, settings, partial, token_bytes)
-    write_rows(partial / INDEX_NAME, INDEX, _index(rows, plans))
+    write_batches(partial / INDEX_NAME, INDEX, _index(selection, plans))
     write_json(partial / MANIFEST, _manifest(target, layer_ids, settings, backend.engine))
     close_partial(partial)
     install_folder(partial, hidden)
@@ -81,11 +82,17 @@ def _say(selection: Selection, settings: ExtractSection) -> None:
     print(said, flush=True)
 
 
+@no_collector()
 def _backend(config: Config, model: Path, layer_ids: list[int]) -> Backend:
+    """What computes the states; only what the chosen one needs is loaded."""
     if config.extract.backend == "transformers":
+        from pipeline.extract.local import LocalBackend
+
         return LocalBackend(config.extract, model, layer_ids)
     if config.engine is None:
         raise ConfigError(f"extract.backend is {config.extract.backend}, and there is no section engine; run `python -m pipeline compose`")
+    from pipeline.extract.engines.server import ServerBackend
+
     return ServerBackend(config.extract, config.engine, model, layer_ids)
 
 
@@ -132,30 +139,30 @@ def _key(settings: ExtractSection, selection: Selection, target_sha256: str, lay
     """Digest of everything that decides the shards' bytes: settings, weights, rows, and what computes them, this program's own code included."""
     digest = hashlib.sha256(to_json([settings.model_dump(mode="json"), target_sha256, layer_ids, engine, code.hex()]))
     for row in selection.rows:
-        digest.update(to_json([row.id, row.prompt_length, checksum(row.token_ids)]))
+        digest.update(to_json([row.id, row.prompt_length, row.checksum]))
     return digest.hexdigest()
 
 
-def _index(rows: list[Row], plans: list[ShardPlan]) -> list[dict[str, Any]]:
+def _index(selection: Selection, plans: list[ShardPlan]) -> Iterator[pa.RecordBatch]:
     """Index rows in the order of the input."""
-    places: dict[int, tuple[str, int]] = {}
+    rows = selection.rows
+    shards_of, offsets = [""] * len(rows), [0] * len(rows)
     for plan in plans:
         offset = 0
         for number in (number for batch in plan.batches for number in batch):
-            places[number] = (plan.name, offset)
+            shards_of[number], offsets[number] = plan.name, offset
             offset += len(rows[number].token_ids)
-    return [
-        {
-            "id": row.id,
-            "shard": places[number][0],
-            "offset": places[number][1],
-            "length": len(row.token_ids),
-            "prompt_length": row.prompt_length,
-            "checksum": checksum(row.token_ids),
-            "segments": row.segments,
-        }
-        for number, row in enumerate(rows)
-    ]
+    columns = {
+        "id": [row.id for row in rows],
+        "shard": shards_of,
+        "offset": offsets,
+        "length": [len(row.token_ids) for row in rows],
+        "prompt_length": [row.prompt_length for row in rows],
+        "checksum": [row.checksum for row in rows],
+    }
+    segments = INDEX.field("segments").type
+    arrays = [*(pa.array(values, INDEX.field(name).type) for name, values in columns.items()), pa.concat_arrays([pa.array([], segments), *selection.segments])]
+    yield from pa.Table.from_arrays(arrays, schema=INDEX).to_batches(BATCH_ROWS)
 
 
 def _manifest(target: Target, layer_ids: list[int], settings: ExtractSection, engine: str) -> Manifest:

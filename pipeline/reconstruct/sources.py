@@ -22,21 +22,29 @@ def file_to_job(line: Line) -> Job:
     return file_job(number, text)
 
 
-def build_lines(prompts: Path, responses: Path) -> Iterator[Line]:
-    """One line a prompt, in prompt order, then the responses that answer none.
+class BuildLines:
+    """One line a prompt, in prompt order, then the responses that answer none; from the start, as often as asked.
 
     The files normally run in step and are read so; from the first pair that does not match, the rest is matched by id, in memory.
     """
-    asked, answered = read_lines(prompts), read_lines(responses)
-    number = 0
-    for number, prompt in asked:
-        pair = next(answered, None)
-        if pair is None or _id(pair[1]) != _id(prompt):
-            rest = [(number, prompt), *asked]
-            yield from _matched(rest, [*([pair] if pair is not None else []), *answered])
-            return
-        yield number, pair[1], prompt
-    yield from ((found, line, None) for found, line in answered)
+
+    def __init__(self, prompts: Path, responses: Path) -> None:
+        self._prompts, self._responses = prompts, responses
+        self._in_step = 0
+        """Pairs that are known to match since an earlier pass."""
+
+    def __call__(self) -> Iterator[Line]:
+        """Begin anew."""
+        asked, answered = read_lines(self._prompts), read_lines(self._responses)
+        for place, (number, prompt) in enumerate(asked, 1):
+            pair = next(answered, None)
+            if pair is None or (place > self._in_step and _id(pair[1]) != _id(prompt)):
+                rest = [(number, prompt), *asked]
+                yield from _matched(rest, [*([pair] if pair is not None else []), *answered])
+                return
+            self._in_step = max(self._in_step, place)
+            yield number, pair[1], prompt
+        yield from ((found, line, None) for found, line in answered)
 
 
 def build_to_job(line: Line) -> Job:

@@ -1,7 +1,6 @@
 """`reconstruct`: responses to exact token ids, with the evidence for each row."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ from pipeline.answers.habits import learn
 from pipeline.answers.rows import RowMaker
 from pipeline.artifacts import read_model, to_json, write_json
 from pipeline.reconstruct.kept import KeptLines, Line
-from pipeline.reconstruct.sources import build_lines, build_to_job
+from pipeline.reconstruct.sources import BuildLines, build_to_job
 from pipeline.reconstruct.summary import Tally
 from pipeline.reconstruct.work import Plan, ToJob, batches, mostly_checked, survey, workers_for
 from pipeline.reuse.kept import opened
@@ -36,7 +35,7 @@ def run(config: Config, *, prompts: Path, responses: Path, record: Path, tokens:
     """
     target = read_model(record, TargetRecord)
     maker = RowMaker(target, open_tokenizer(target), send_tools=config.send_tools)
-    lines = partial(build_lines, prompts, responses)
+    lines = BuildLines(prompts, responses)
     workers = workers_for(responses.stat().st_size if responses.is_file() else 0, None)
     with opened("reconstruct", to_json([target.model_dump(mode="json"), config.model_dump(mode="json")])) as kept:
         document = rebuild_file(lines, build_to_job, maker, tokens, workers, KeptLines(kept) if kept.on else None)

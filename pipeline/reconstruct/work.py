@@ -24,7 +24,7 @@ from pipeline.reconstruct.columns import counted, joined, record_batch
 from pipeline.reconstruct.kept import Fresh, KeptLines, Line
 from pipeline.reconstruct.summary import Tally
 from pipeline.reuse.rows import Found
-from pipeline.runner import follow_parent
+from pipeline.runner import follow_parent, no_collector
 from pipeline.schema.tokens import SCHEMA
 
 GROUP_LINES = 256
@@ -72,6 +72,8 @@ class Made(NamedTuple):
     tally: Tally
 
 
+_plan: Plan | None = None
+
 Tasks = Iterator[tuple[Group | None, list[Line] | None]]
 """Lines to work on, a piece at a time; beside the last piece of a group stands the group."""
 Results = Iterator[tuple[Group | None, Made | None]]
@@ -116,18 +118,6 @@ def _named(providers: Sequence[str]) -> re.Pattern[bytes] | None:
 def mostly_checked(seen: Shown) -> bool:
     """Whether so many rows bring ids that checking these is most of the work."""
     return sum(counts.verified for counts in seen.values()) > CHECKED_SHARE * sum(counts.rows for counts in seen.values())
-
-
-@contextlib.contextmanager
-def no_collector() -> Iterator[None]:
-    """Switch the cycle collector off: rows are trees, and looking through millions of them for cycles takes a quarter of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def batches(lines: Iterator[Line], plan: Plan, tally: Tally, workers: int, *, processes: bool, kept: KeptLines | None = None) -> Iterator[pa.RecordBatch]:
@@ -186,17 +176,14 @@ def _made(by_line: list[list[Row]]) -> Made:
 
 
 def _by_processes(tasks: Tasks, plan: Plan, workers: int) -> Results:
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start, (plan,)) as pool:
+    global _plan
+    _plan = plan  # forked processes inherit it; a few lines are worked on here
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start) as pool:
         for group, sent in where_needed(pool, _run, tasks, 2 * workers):
             yield group, None if sent is None else Made(pa.ipc.read_record_batch(sent[0], SCHEMA), *sent[1:])
 
 
-_plan: Plan | None = None
-
-
-def _start(plan: Plan) -> None:
-    global _plan
-    _plan = plan
+def _start() -> None:
     follow_parent()
     gc.freeze()  # what was inherited is no garbage, and looking through it would copy its memory
 

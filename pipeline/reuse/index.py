@@ -1,8 +1,8 @@
 """Which rows of earlier builds are kept, and where: a SQLite file that may be lost or damaged at any time, at the price of computing again.
 
 A *segment* is a file with the results of many rows, known by the SHA-256 of its bytes. A *piece* is some rows of a segment, known by a digest
-of everything that decides them. The index is trusted in nothing: each piece carries a seal over its own fields, and a segment is checked
-against its name before it is used.
+of everything that decides them. The index is trusted in little: each piece carries a seal over its own fields, and a segment is checked
+against its name before it is used; one that lies in a build or in DVC's cache is read again for that only when it was written to since.
 """
 
 import contextlib
@@ -17,6 +17,7 @@ FILE = "index.sqlite"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS pieces(key BLOB PRIMARY KEY, segment BLOB NOT NULL, at INTEGER NOT NULL, rows INTEGER NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS segments(name BLOB PRIMARY KEY, kind TEXT NOT NULL, bytes INTEGER NOT NULL, md5 TEXT, used REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS files(device INTEGER, inode INTEGER, size INTEGER, changed INTEGER, name BLOB NOT NULL, PRIMARY KEY(device, inode)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS notes(key BLOB PRIMARY KEY, value BLOB NOT NULL, seal BLOB NOT NULL) WITHOUT ROWID;
 """
 _AT_ONCE = 500
@@ -35,6 +36,27 @@ class Piece(NamedTuple):
     """First of them: a row of an Arrow segment, a token of a shard."""
     rows: int
     """How many."""
+
+
+class Stat(NamedTuple):
+    """By what a file is known again without reading it, as DVC and git do."""
+
+    device: int
+    inode: int
+    size: int
+    changed: int
+    """Nanoseconds since 1970 when its bytes were last written."""
+
+    @classmethod
+    def of(cls, path: Path) -> "Stat":
+        """Stat of a file.
+
+        Raises:
+            OSError: there is none.
+
+        """
+        found = path.stat()
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 class Segment(NamedTuple):
@@ -131,6 +153,18 @@ class Index:
         with self._writing():
             self._db.executemany("DELETE FROM segments WHERE name = ?", [(name,) for name in names])
             self._db.execute("DELETE FROM pieces WHERE segment NOT IN (SELECT name FROM segments)")
+            self._db.execute("DELETE FROM files WHERE name NOT IN (SELECT name FROM segments)")
+
+    def checked(self, stat: Stat) -> bytes | None:
+        """SHA-256 that a file had when it was read last, if it has not been written to since."""
+        query = "SELECT name FROM files WHERE device = ? AND inode = ? AND size = ? AND changed = ?"
+        row = self._db.execute(query, stat).fetchone()
+        return None if row is None else row[0]
+
+    def set_checked(self, stat: Stat, name: bytes) -> None:
+        """Note the SHA-256 of a file; taken before it was read, so that a write meanwhile shows."""
+        with self._writing():
+            self._db.execute("INSERT OR REPLACE INTO files VALUES(?, ?, ?, ?, ?)", (*stat, name))
 
     def note(self, key: bytes) -> bytes | None:
         """Give a small value by its key."""

@@ -18,7 +18,7 @@ from pipeline.dvc_cache import cached_paths
 from pipeline.errors import AerieError, ConfigError
 from pipeline.home import shared_folder
 from pipeline.reuse.code import code_digest, digest, edited_meanwhile
-from pipeline.reuse.index import FILE, Index, Piece, Segment
+from pipeline.reuse.index import FILE, Index, Piece, Segment, Stat
 
 VARIABLE = "AERIE_REUSE"
 """Environment variable: `off`, or the most bytes to keep (`500MB`, `20GiB`)."""
@@ -96,14 +96,18 @@ class Kept:
         return found
 
     def file(self, name: bytes) -> Path | None:
-        """Path of a segment, here or in DVC's cache, its bytes checked; None when it is gone or damaged."""
+        """Path of a segment, here or in DVC's cache, its bytes checked; None when it is gone or damaged.
+
+        Hidden states are large, so a file that was checked is read again only when its stat says that it was written to: hashing all of
+        them would cost more than what an increment computes.
+        """
         if name in self._damaged or self.folder is None:
             return None
         known = self._guarded(lambda index: index.segment(name))
         places: list[Path] = [self._path(name), *(cached_paths(known.md5, self._root) if known is not None and known.md5 else ())]
         for path in places:
-            with contextlib.suppress(AerieError):
-                if path.is_file() and bytes.fromhex(sha256_file(path)) == name:
+            with contextlib.suppress(AerieError, OSError):
+                if path.is_file() and self._sha256(path) == name:
                     self._used.add(name)
                     return path
         self._damaged.add(name)  # here and now: another work tree's DVC cache may have it, so the entry stays
@@ -133,7 +137,9 @@ class Kept:
         """
         if self._index is None:
             return sha256_file(path)
+        stat = Stat.of(path)
         sha256, md5 = digests_of_file(path, "sha256", "md5")
+        self._guarded(lambda index: index.set_checked(stat, bytes.fromhex(sha256)))
         make = _leave_to_dvc if "DVC_ROOT" in os.environ else lambda to: link_or_copy(path, to)
         self._guarded(lambda index: self._add(index, bytes.fromhex(sha256), path.stat().st_size, md5, pieces, make))
         return sha256
@@ -141,7 +147,7 @@ class Kept:
     def adopt(self, path: Path) -> None:
         """Keep a file that a killed run had finished, and that nobody else will keep, if its pieces are known."""
         with contextlib.suppress(OSError, AerieError):
-            name = bytes.fromhex(sha256_file(path)) if self._index is not None else b""
+            name = self._sha256(path) if self._index is not None else b""
             if name and self._guarded(lambda index: index.segment(name)) is not None:
                 link_or_copy(path, self._path(name))
                 self._added = True
@@ -168,6 +174,15 @@ class Kept:
     def _root(self) -> Path:
         assert self.folder is not None
         return self.folder
+
+    def _sha256(self, path: Path) -> bytes:
+        """SHA-256 of a file, without reading it when it was read before and not written to since."""
+        stat = Stat.of(path)
+        known = self._guarded(lambda index: index.checked(stat))
+        if known is None:
+            known = bytes.fromhex(sha256_file(path))
+            self._guarded(lambda index: index.set_checked(stat, known))
+        return known
 
     def _path(self, name: bytes) -> Path:
         return segment_path(self._root, name)

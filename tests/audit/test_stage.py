@@ -192,3 +192,11 @@ def test_the_bill_is_reconciled_over_all_rows_and_by_provider_and_its_outliers_a
     assert [(line["id"], line["delta"]) for line in billing["outliers"]] == [("r4", 65), ("r3", -3), ("r2", 1)]
     assert summary["providers"]["a"]["billing"]["mean_absolute"] == 22.0
     assert summary["providers"]["b"]["billing"]["mean_absolute"] == 1.5
+
+
+def test_a_line_that_was_cut_behind_its_id_is_named(tmp_path: Path, context: Context, tokenizer: Tokenizer) -> None:
+    write_tokens(tmp_path / "tokens.parquet", [answer(tokenizer, "r0")])
+    (tmp_path / "responses.jsonl").write_text('{"id":"r0","response":{"choi')
+    source = Source(parquet(tmp_path / "tokens.parquet"), None, tmp_path / "responses.jsonl")
+    with pytest.raises(InputError, match=r"responses\.jsonl: a line is not JSON.*choi"):
+        next(source.batches(context))

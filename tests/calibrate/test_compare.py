@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipeline.calibrate.compare import Judge, wilson
+from pipeline.calibrate.compare import Judge
+from pipeline.calibrate.scores import wilson
 from pipeline.schema.target import TargetRecord
 from pipeline.tokens import Tokenizer
 from tests.answers.build import CLOSE, END

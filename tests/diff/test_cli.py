@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.diff.data import DataStore
+from pipeline.diff.versions import Revision, git
+from pipeline.errors import InputError
 from tests.instant_stages import InstantBuild
 
 pytestmark = pytest.mark.slow
@@ -165,6 +168,18 @@ def test_a_commit_before_the_first_build_is_named(workspace: InstantBuild) -> No
     done = workspace.python("diff", check=False)
     assert done.returncode == 2
     assert "no git repository" in done.stderr
+
+
+@pytest.mark.parametrize("config", ["[]", '{"audit": {}}', '{"names": "code"}', '{"names": [7]}', "{"])
+def test_a_commit_whose_config_another_program_wrote_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "build").mkdir()
+    (tmp_path / "build/config.json").write_text(config)
+    git("init", "-q")
+    git("add", "-A")
+    git("-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qm", "odd")
+    with pytest.raises(InputError, match=r"HEAD.*(names|not JSON)"):
+        Revision("HEAD", DataStore())
 
 
 def test_all_formats_are_written_to_a_file(workspace: InstantBuild) -> None:

@@ -91,7 +91,7 @@ def test_what_a_killed_run_had_finished_is_taken_even_when_the_rows_changed_afte
 
     rows = random_rows(SHAPES)
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("pipeline.extract.stage.write_rows", killed)
+        patched.setattr("pipeline.extract.stage.write_batches", killed)
         build.extract(rows, **SETTINGS)
     whole = sum(computed)
     computed.clear()

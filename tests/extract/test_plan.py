@@ -3,15 +3,18 @@
 import random
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError, DiskError, InputError
-from pipeline.extract.plan import MOST_PADDING, Row, batches, bytes_per_token, select, shards
+from pipeline.extract.plan import MOST_PADDING, Row, Selection, batches, bytes_per_token, select, shards
 from pipeline.extract.writer import check_space
 from pipeline.models import auxiliary_layers
+from pipeline.schema.tokens import SCHEMA
 from tests.tiny import VOCAB, extract_settings, random_rows, token_row
 
 pytestmark = pytest.mark.slow
@@ -19,9 +22,13 @@ pytestmark = pytest.mark.slow
 LENGTHS = st.lists(st.integers(2, 200), max_size=40)
 
 
+def chosen_of(rows: list[dict[str, Any]], **changes: Any) -> Selection:
+    return select(Path("a"), [pa.RecordBatch.from_pylist(rows, schema=SCHEMA)], extract_settings(**changes), VOCAB)
+
+
 def rows_of(lengths: list[int]) -> list[Row]:
     shapes = [(str(number), 1, length - 1) for number, length in enumerate(lengths)]
-    return select(Path("a"), random_rows(shapes), extract_settings(max_length=1000), VOCAB).rows
+    return chosen_of(random_rows(shapes), max_length=1000).rows
 
 
 @settings(deadline=None, max_examples=50)
@@ -62,8 +69,8 @@ def changed_share(before: list[Row], after: list[Row], *, padded: bool) -> float
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_rows_added_at_the_end_or_at_one_place_change_the_batches_there_and_no_others(padded: bool) -> None:
-    rows = select(Path("a"), random_rows(SHAPES), extract_settings(max_length=1000), VOCAB).rows
-    new = select(Path("a"), random_rows([(f"new-{n}", 1, 200 + 60 * n) for n in range(12)], seed=9), extract_settings(max_length=1000), VOCAB).rows
+    rows = chosen_of(random_rows(SHAPES), max_length=1000).rows
+    new = chosen_of(random_rows([(f"new-{n}", 1, 200 + 60 * n) for n in range(12)], seed=9), max_length=1000).rows
     most = 0.03 if not padded else 0.2  # 1 % are new; a padded batch takes its rows from a neighbourhood of 32 batches, of 400 in all
     for place in (0, 1, 500, len(rows)):
         assert 0.01 < changed_share(rows, [*rows[:place], *new, *rows[place:]], padded=padded) < most
@@ -71,7 +78,7 @@ def test_rows_added_at_the_end_or_at_one_place_change_the_batches_there_and_no_o
 
 
 def test_an_edit_anywhere_changes_two_or_three_batches() -> None:
-    rows = select(Path("a"), random_rows(SHAPES), extract_settings(max_length=1000), VOCAB).rows
+    rows = chosen_of(random_rows(SHAPES), max_length=1000).rows
     rng, shares = random.Random(0), []
     for _ in range(40):
         place = rng.randrange(len(rows))
@@ -81,7 +88,7 @@ def test_an_edit_anywhere_changes_two_or_three_batches() -> None:
 
 def test_a_row_whose_answer_lies_beyond_the_limit_is_left_out_and_one_that_is_only_cut_stays() -> None:
     rows = [token_row("x", [1] * 200, [2] * 40), token_row("y", [1] * 30, [2] * 40)]
-    chosen = select(Path("a"), rows, extract_settings(max_length=64), VOCAB)
+    chosen = chosen_of(rows, max_length=64)
     assert dict(chosen.left_out) == {"no_supervised_tokens": 1}
     (kept,) = chosen.rows
     assert (kept.id, len(kept.token_ids), len(kept.token_ids) - kept.prompt_length) == ("y", 64, 34)
@@ -89,19 +96,19 @@ def test_a_row_whose_answer_lies_beyond_the_limit_is_left_out_and_one_that_is_on
 
 
 def test_long_rows_are_left_out_and_counted_when_the_config_says_so() -> None:
-    chosen = select(Path("a"), [token_row("y", [1] * 30, [2] * 40)], extract_settings(max_length=64, on_long="leave_out"), VOCAB)
+    chosen = chosen_of([token_row("y", [1] * 30, [2] * 40)], max_length=64, on_long="leave_out")
     assert not chosen.rows
     assert dict(chosen.left_out) == {"longer_than_max_length": 1}
 
 
 def test_a_token_of_another_vocabulary_is_named_with_its_row() -> None:
     with pytest.raises(InputError, match=r"row 'z': token 1 is 163586; the target's vocabulary has 300"):
-        select(Path("a"), [token_row("z", [1], [163586, 2])], extract_settings(), VOCAB)
+        chosen_of([token_row("z", [1], [163586, 2])])
 
 
 def test_an_id_that_comes_twice_is_refused() -> None:
     with pytest.raises(InputError, match="'z' comes twice"):
-        select(Path("a"), [token_row("z", [1], [2]), token_row("z", [1], [3])], extract_settings(), VOCAB)
+        chosen_of([token_row("z", [1], [2]), token_row("z", [1], [3])])
 
 
 @pytest.mark.parametrize(("layers", "expected"), [(32, [2, 16, 29]), (36, [2, 18, 33]), (61, [2, 30, 58]), (7, [2, 3, 4])])

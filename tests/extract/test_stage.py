@@ -174,7 +174,7 @@ def test_a_file_that_a_killed_run_had_begun_is_no_part_of_the_artifact(build: Bu
 
     rows = random_rows(ROWS)
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("pipeline.extract.stage.write_rows", killed)
+        patched.setattr("pipeline.extract.stage.write_batches", killed)
         build.extract(rows, "begun")
     (build.hidden("begun").with_name(".hidden.partial") / ".shard-00000.safetensors.1.partial").write_bytes(b"half")
     assert sha256_folder(build.extract(rows, "begun")) == sha256_folder(build.extract(rows, "begun whole"))
@@ -211,7 +211,7 @@ def test_half_made_work_is_taken_up_by_the_same_code_only(build: Build, monkeypa
     rows = random_rows(ROWS)
     compute, asked = LocalBackend.states, list[Any]()
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("pipeline.extract.stage.write_rows", killed)
+        patched.setattr("pipeline.extract.stage.write_batches", killed)
         build.extract(rows, "by code")
     partial = build.hidden("by code").with_name(".hidden.partial")
     copied = shutil.copytree(partial, build.hidden("by new code").with_name(".hidden.partial"))
@@ -391,7 +391,7 @@ def test_settings_have_no_unknown_backend() -> None:
 )
 @pytest.mark.parametrize("name", ["aux", "last"])
 def test_states_that_are_no_finite_numbers_are_never_stored(tmp_path: Path, name: str, dtype: Any, value: float, said: str) -> None:
-    rows = [Row("first", torch.arange(3, dtype=torch.int32), 1, []), Row("second", torch.arange(4, dtype=torch.int32), 1, [])]
+    rows = [Row("first", torch.arange(3, dtype=torch.int32), 1), Row("second", torch.arange(4, dtype=torch.int32), 1)]
     states = {"aux": torch.ones(7, 6), "last": torch.ones(7, 2)}
     states[name][5, 1] = value
     with pytest.raises(ConfigError, match=rf"row 'second': the state '{name}' of token 2 {said}"), ShardWriter(tmp_path, rows, dtype) as writer:

@@ -281,3 +281,25 @@ def test_a_segment_without_its_entry_and_an_entry_without_its_segment_are_both_n
     assert KeptRows(kept, SCHEMA).look([b"k"]).missing == [0]
     assert kept.data(segment.name) is not None
     kept.close()
+
+
+def test_a_file_is_read_again_for_its_digest_only_when_it_was_written_to(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard, read = tmp_path / "shard", list[Path]()
+    shard.write_bytes(b"states" * 1000)
+
+    def counting(path: Path) -> str:
+        read.append(path)
+        return sha256_file(path)
+
+    monkeypatch.setattr(module, "sha256_file", counting)
+    with opened("extract") as kept:
+        name = bytes.fromhex(kept.add_file(shard, [(b"key", 0, 1)]))
+    with opened("extract") as kept:
+        assert kept.file(name) is not None
+        assert read == []
+    changed = bytearray(shard.read_bytes())
+    changed[10] ^= 1
+    shard.write_bytes(changed)  # the store has a second name of the same file
+    with opened("extract") as kept:
+        assert kept.file(name) is None
+    assert len(read) == 1
