@@ -19,6 +19,7 @@ class Verdict(StrEnum):
     """What follows from an outcome."""
 
     ANSWER = "answer"
+    SPOILT = "spoilt"  # an answer that came whole, was paid for, and cannot be used: kept, and not asked for again and again
     RETRY = "retry"
     FAIL = "fail"  # this row only
     STOP = "stop"  # the whole run: the next request would fare no better
@@ -128,8 +129,18 @@ def _judge_answer(document: dict[str, Any], choices: Any, fault: str | None, pri
     if not completion_tokens and not any(map(_has_text, choices)):
         return outcome(Verdict.RETRY, "empty_zero_tokens", "the answer is empty and counts no completion tokens")
     if fault is not None:
-        return outcome(Verdict.FAIL, fault, "the body is not strict JSON in UTF-8 (a lone surrogate, bytes that are no UTF-8, or NaN): kept as base64")
+        return outcome(
+            Verdict.SPOILT,
+            fault,
+            "the body is not strict JSON in UTF-8 (a lone surrogate, bytes that are no UTF-8, or NaN): paid for, kept as base64, and not asked again; `store gc --days 0` forgets it",
+        )
     return outcome(Verdict.ANSWER, "ok")
+
+
+def is_spoilt(body: bytes) -> bool:
+    """Whether a body is an answer that came whole and cannot be used."""
+    document, fault = _parse(payload(body))
+    return fault is not None and isinstance(document, dict) and _judge_answer(document, document.get("choices"), fault, None).verdict is Verdict.SPOILT
 
 
 def _has_text(choice: dict[str, Any]) -> bool:

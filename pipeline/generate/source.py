@@ -1,4 +1,4 @@
-"""The prompts of a dataset that have no answer yet, made into requests, a few at a time: memory does not grow with the dataset."""
+"""The prompts of a dataset that are not settled yet, made into requests, a few at a time: memory does not grow with the dataset."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import orjson
 
 from pipeline.artifacts import read_lines
 from pipeline.errors import ArtifactError
-from pipeline.generate.ledger import answered
+from pipeline.generate.ledger import settled
 from pipeline.generate.request import Asker, Question
 
 CHUNK = 128
@@ -44,7 +44,7 @@ def plan_row(prompt_id: str, key: str, attempt: int) -> bytes:
 
 
 class Unanswered:
-    """Hands out prompts whose key has no answer, in order; a key that several prompts share is handed out once at a time."""
+    """Hands out prompts whose key is not settled, in order; a key that several prompts share is handed out once at a time."""
 
     def __init__(self, path: Path, asker: Asker, db: sqlite3.Connection) -> None:
         self._rows = self._iterate(path, asker, db)
@@ -67,5 +67,5 @@ class Unanswered:
         for chunk in keyed(path, asker):
             self._handed -= self._finished
             self._finished.clear()
-            known = answered(db, [key for key, _ in chunk])
+            known = settled(db, [key for key, _ in chunk])
             yield from ((key, prompt) for key, prompt in chunk if key not in known)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.generate.ledger import answered
+from pipeline.generate.ledger import settled
 from pipeline.generate.money import Price, most_prompt_tokens
 from pipeline.generate.request import Asker
 from pipeline.generate.source import keyed, plan_row
@@ -18,9 +18,9 @@ class Survey:
 
     prompts: int
     cached: int
-    """Prompts with an answer in the ledger, or elsewhere."""
+    """Prompts that the ledger has settled, or that are answered elsewhere."""
     new: int
-    """Requests to send: different keys without an answer."""
+    """Requests to send: different keys that nothing has settled."""
     prompt_bytes: int
     """Size of the new prompts, in bytes of JSON."""
     most_prompt_tokens: int
@@ -39,7 +39,7 @@ def survey(prompts: Path, asker: Asker, db: sqlite3.Connection | None, most_toke
     total = cached = size = most = 0
     new: set[bytes] = set()
     for chunk in keyed(prompts, asker):
-        known = answered(db, [key for key, _ in chunk]) if db is not None else {}
+        known = settled(db, [key for key, _ in chunk]) if db is not None else {}
         for key, prompt in chunk:
             total += 1
             cached += key in known or key in elsewhere

@@ -147,7 +147,7 @@ def test_store_settle_asks_what_lost_answers_cost(repository: tuple[Path, ChatSe
     build = filled(folder, server)
     assert build.exists()
     with sqlite3.connect(folder / "store" / "ledger.sqlite") as db:
-        db.execute("UPDATE attempts SET state='uncertain', cost_pico=NULL, charge_pico=700000000, generation='gen-7'")
+        db.execute("UPDATE results SET state='uncertain', cost_pico=NULL, charge_pico=700000000, generation='gen-7'")
     assert "1 as uncertain as before: not known" in aerie(folder, "store", "settle").stdout
     server.generations = {"gen-7": {"total_cost": 0.0001}}
     done = aerie(folder, "store", "settle")

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -183,6 +184,10 @@ def test_text_that_is_no_unicode_is_kept_byte_for_byte_and_harms_no_other_row(be
     assert rows[1]["response"] is None
     assert base64.b64decode(rows[1]["response_base64"]) == raw
     assert rows[1]["attempts"] == 1
+    assert bench.run() == rows
+    shutil.rmtree(bench.folder / "store")
+    assert bench.run() == rows
+    assert bench.server.asked.count("odd") == 1  # paid for once, however often the stage runs
 
 
 def test_the_bodys_own_text_is_kept_number_forms_spaces_escapes_and_repeated_keys(bench: Bench) -> None:
