@@ -21,7 +21,6 @@ from benchmarks.generate_server import COST, running
 from benchmarks.generate_stage import Stage
 from benchmarks.results import save
 
-
 _STILL = 0.1
 """Seconds without a new request after which the server has read all that was sent; it reads at once what reaches it."""
 

@@ -61,7 +61,7 @@ ALTER TABLE bodies RENAME COLUMN attempt TO id;
 DROP TABLE answers;
 DROP TABLE old;
 {_INDEXES}
-"""
+"""  # noqa: S608
 # there a result had the number of its request, and so had its body: both keep it
 
 _STEPS = {0: _REST + _BODIES + _TABLES + _INDEXES, 1: _FROM_1 + _FROM_2, 2: _FROM_2}

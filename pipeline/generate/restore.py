@@ -113,9 +113,7 @@ def _response(row: dict[str, Any], text: bytes) -> bytes | None:
     return text[len(head) : -1] if text.startswith(head) else None
 
 
-def _restore_chunk(
-    path: Path, chunk: list[tuple[tuple[int, bytes], Timing | None]], db: sqlite3.Connection, found: Restored, account: tuple[str, str]
-) -> None:
+def _restore_chunk(path: Path, chunk: list[tuple[tuple[int, bytes], Timing | None]], db: sqlite3.Connection, found: Restored, account: tuple[str, str]) -> None:
     fresh: dict[str, Line] = {}
     for (number, text), timing in chunk:
         row = object_of(text)

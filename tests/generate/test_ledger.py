@@ -101,7 +101,9 @@ def test_a_generator_goes_on_with_an_older_ledger_and_pays_nothing_again(bench: 
         path.unlink()
     (bench.folder / "store").rmdir()
     (bench.build / "responses.jsonl").unlink()
-    old = {name: one[name] for name in ("key", "state", "charge_pico", "charge_tokens", "cost_pico", "kind", "message", "provider", "model", "seconds", "sent_at")}
+    old = {
+        name: one[name] for name in ("key", "state", "charge_pico", "charge_tokens", "cost_pico", "kind", "message", "provider", "model", "seconds", "sent_at")
+    }
     write_second(bench.folder / "store", [{**old, "body": body}])
     assert bench.ask("a", "b") == [row, {**row, "id": "p1", "key": bench.rows()[1]["key"]}]
     assert bench.rows()[0]["response"] == completion()
@@ -110,7 +112,10 @@ def test_a_generator_goes_on_with_an_older_ledger_and_pays_nothing_again(bench: 
 
 def test_an_older_ledger_in_use_is_left_alone(tmp_path: Path) -> None:
     write_second(tmp_path / "store", ROWS)
-    with only_writer(tmp_path / "store", wait=False, say=print), pytest.raises(BusyError, match="schema 2, this code reads 3 and cannot bring it up to date now"):
+    with (
+        only_writer(tmp_path / "store", wait=False, say=print),
+        pytest.raises(BusyError, match="schema 2, this code reads 3 and cannot bring it up to date now"),
+    ):
         ledger.connect(tmp_path / "store", readonly=True)
 
 

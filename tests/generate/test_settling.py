@@ -17,7 +17,7 @@ from pipeline.generate.config import ProviderSection
 from pipeline.generate.money import PICO
 from pipeline.generate.settling import Settled, bill_of, settle
 from pipeline.http import Reply
-from tests.generate.chat_server import Answer, completion, good
+from tests.generate.chat_server import Answer, good
 from tests.generate.conftest import Bench
 
 BILL = {"id": "gen-7", "total_cost": 0.00003, "native_tokens_prompt": 10, "native_tokens_completion": 5, "provider_name": "Alpha", "model": "m"}

@@ -138,7 +138,9 @@ def test_tools_and_tool_calls_that_a_parquet_file_fills_with_nulls_are_as_in_lin
     assert found == [{message["role"]: message.get("content") for message in row["messages"]} for row in prepare(lines)]
 
 
-@pytest.mark.parametrize("data", [b"\xef\xbb\xbf" + TEXT, TEXT.replace(b"\n", b"\r\n"), TEXT.replace(b"\n", b"\n \n\r\n")[:-4], gzip.compress(TEXT[:30]) + gzip.compress(TEXT[30:])])
+@pytest.mark.parametrize(
+    "data", [b"\xef\xbb\xbf" + TEXT, TEXT.replace(b"\n", b"\r\n"), TEXT.replace(b"\n", b"\n \n\r\n")[:-4], gzip.compress(TEXT[:30]) + gzip.compress(TEXT[30:])]
+)
 def test_what_editors_and_compressors_do_to_lines_changes_no_prompt(tmp_path: Path, data: bytes) -> None:
     rows = prepare(write(tmp_path / "s.jsonl.gz", data))
     assert [(row["id"], row["messages"]) for row in rows] == [(row["id"], row["messages"]) for row in ROWS]
