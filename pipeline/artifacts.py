@@ -24,6 +24,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _TEMPORARY = ".partial"
 
+WRITE_BUFFER = 1 << 18
+"""Bytes written at a time: rows of some KiB would else be a system call each."""
+
 
 def _sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -61,7 +64,7 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
     temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", buffering=WRITE_BUFFER) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

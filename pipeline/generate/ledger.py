@@ -190,7 +190,8 @@ _UNKNOWN_COST = "(state='uncertain' OR (state IN ('answer', 'spoilt', 'dropped')
 _OUTCOMES = f"""
 SELECT t.key, t.id, t.state, t.kind, t.message, t.provider, t.model, t.policy, b.body, t.sent, t.cost, t.uncertain, t.uncertain_pico, t.prompt_tokens, t.completion_tokens,
   t.sent_at, t.seconds
-FROM (SELECT *, sum(requests * (kind IS NOT 'unsent')) AS sent, sum(coalesce(cost_pico, 0)) AS cost, sum({_UNKNOWN_COST}) AS uncertain,
+FROM (SELECT key, id, state, kind, message, provider, model, policy, prompt_tokens, completion_tokens, sent_at, seconds, result,
+        sum(requests * (kind IS NOT 'unsent')) AS sent, sum(coalesce(cost_pico, 0)) AS cost, sum({_UNKNOWN_COST}) AS uncertain,
         sum(CASE WHEN {_UNKNOWN_COST} THEN charge_pico ELSE 0 END) AS uncertain_pico, max((state IN {SETTLED}) << 62 | id)
       FROM attempts WHERE key IN ({{marks}}) GROUP BY key) AS t
 LEFT JOIN bodies AS b ON b.id = t.result

@@ -90,7 +90,7 @@ def project(prompts: Path, asker: Asker, db: sqlite3.Connection, section: Provid
 
 def _judged(found: Attempt, section: ProviderSection) -> Attempt:
     """Apply today's `answers_as`, which is in no key, to an answer of any day."""
-    if not found.answered or found.policy is not None or (other := other_model(found.model, section)) is None:
+    if found.policy is not None or (other := other_model(found.model, section)) is None or not found.answered:
         return found
     return found._replace(policy=other)
 
