@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from pipeline.errors import AerieError
 from pipeline.generate.ledger import next_result, store_error
 
-_LINGER = 2e-5
-"""Seconds a request in flight to gather rows for one commit, since a commit costs a disk flush whatever it holds: 20 ms at 1,000."""
-_LONGEST_LINGER = 0.04
+_LINGER = 1e-5
+"""Seconds a request in flight to gather rows for one commit, since a commit costs a disk flush whatever it holds: 10 ms at 1,000. Requests hold their turns meanwhile."""
+_LONGEST_LINGER = 0.02
 
 _CHUNK = 200
 """Rows of one statement, below SQLite's limit of 32,766 values."""
