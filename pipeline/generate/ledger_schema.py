@@ -32,13 +32,14 @@ _BODIES = "CREATE TABLE bodies(id INTEGER PRIMARY KEY, sha256 BLOB NOT NULL, bod
 
 _INDEXES = """
 CREATE INDEX requests_by_key ON requests(key);
-CREATE UNIQUE INDEX results_by_attempt ON results(attempt);
+CREATE UNIQUE INDEX results_by_attempt ON results(attempt, state);
 CREATE VIEW attempts AS SELECT q.id, q.key, q.dataset, q.purse, q.run, coalesce(r.state, 'sent') AS state, coalesce(r.requests, 1) AS requests,
   coalesce(r.charge_pico, q.most_pico) AS charge_pico, coalesce(r.charge_tokens, q.most_tokens) AS charge_tokens,
   r.cost_pico, r.prompt_tokens, r.completion_tokens, r.kind, r.message, r.status, r.provider, r.model, r.policy, coalesce(r.sent_at, q.written_at) AS sent_at, r.seconds,
   coalesce(r.generation, n.generation) AS generation, r.id AS result
 FROM requests AS q LEFT JOIN results AS r ON r.attempt = q.id LEFT JOIN noted AS n ON n.attempt = q.id;
 """
+# a request has one result; its state is in the index so that a look-up of keys reads no row
 
 _REST = """
 CREATE TABLE runs(id INTEGER PRIMARY KEY, dataset TEXT NOT NULL, provider TEXT NOT NULL, started_at REAL NOT NULL, ended_at REAL);

@@ -34,6 +34,17 @@ def test_an_added_prompt_costs_one_request(bench: Bench) -> None:
     assert sorted(bench.server.asked) == ["a", "b", "new"]
 
 
+def test_prompts_anywhere_between_answered_ones_are_asked(bench: Bench) -> None:
+    """The prompts before the first new one are passed over unread: none of the others may be."""
+    texts = [str(number) for number in range(300)]
+    bench.ask(*texts)
+    texts[130:130] = ["early", "late"]
+    bench.ask(*texts, "last", "early")
+    assert sorted(bench.server.asked[300:]) == ["early", "last", "late"]
+    bench.ask("first", *texts)
+    assert bench.server.asked[303:] == ["first"]
+
+
 def test_budget_stops_before_it_is_passed(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
     bench.dataset_budget = {"completion_tokens": 120}  # one worst case of 100 fits; five are used; so one more fits, and so on until 20 are left
     rows = bench.ask(*"abcdefgh")
