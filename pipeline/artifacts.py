@@ -47,6 +47,8 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
 
 
 def _disk_error(path: Path, error: OSError) -> DiskError:
+    if error.errno == errno.EFBIG:
+        return DiskError(f"{path}: longer than a file may be here (`ulimit -f`, or the file system's own limit); nothing was kept")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = shutil.disk_usage(path.parent).free if path.parent.exists() else 0
         return DiskError(f"{path}: the disk is full ({free:,} bytes left in {path.parent}); nothing was kept: free some space and run again")

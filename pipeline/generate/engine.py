@@ -155,9 +155,10 @@ class Engine:
             self._watch.tick()
             self._check_room()
             if time.monotonic() - self._watch.last_answer > patience and not self._gate.stopped:
+                waiting = f"; {self._watch.patience()}" if self._watch.waiting else ""
                 self._halt(
                     ProviderError(
-                        f"{self._job.provider.base_url}: no answer for {patience:g} s (provider.retry.patience); what was answered is kept: run again to continue"
+                        f"{self._job.provider.base_url}: no answer for {patience:g} s (provider.retry.patience){waiting}; what was answered is kept: run again to continue"
                     )
                 )
 

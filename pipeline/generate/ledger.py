@@ -181,8 +181,8 @@ def next_attempt(db: sqlite3.Connection) -> int:
 
 
 def next_result(db: sqlite3.Connection) -> int:
-    """First number that no result has, and no body."""
-    (last,) = db.execute("SELECT max((SELECT coalesce(max(id), 0) FROM results), (SELECT coalesce(max(id), 0) FROM bodies))").fetchone()
+    """First number that no result has, and so no body."""
+    (last,) = db.execute("SELECT coalesce(max(id), 0) FROM results").fetchone()
     return int(last) + 1
 
 
@@ -218,7 +218,11 @@ def readable_answers(db: sqlite3.Connection, unreadable: list[str]) -> Iterator[
     """Key, digest and bytes of every answer, one look-up each and without an index, so that a damaged page costs what lies on it; the rest is named in ``unreadable``."""
     query = f"""SELECT q.key, b.sha256, b.body FROM results AS r CROSS JOIN requests AS q ON q.id = r.attempt CROSS JOIN bodies AS b ON b.id = r.id
     WHERE r.id = ? AND r.state IN {SETTLED}"""  # noqa: S608
-    for number in range(1, next_result(db)):
+    try:
+        end = next_result(db)
+    except sqlite3.DatabaseError:  # each result has a request of its own, so there are no more results than requests
+        end = next_attempt(db)
+    for number in range(1, end):
         try:
             yield from db.execute(query, (number,)).fetchall()
         except sqlite3.DatabaseError as error:

@@ -89,11 +89,15 @@ class Watch:
         """Rate, cost, tokens and errors, on one line."""
         uncertain = f" + up to ${to_usd(self.uncertain_pico):.4f}" if self.uncertain_pico else ""
         errors = self.failed.total()
-        waiting = f" | {self.waiting} wait to be asked again, the last for {self.last_failure}" if self.waiting else ""
+        waiting = f" | {self.patience()}" if self.waiting else ""
         return (
             f"{self.rate():.1f}/s | ${to_usd(self.pico):.4f}{uncertain} | {self.tokens:,} tokens | {errors} failed, {self.retried} retried"
             f" | {self.in_flight} in flight{waiting}"
         )
+
+    def patience(self) -> str:
+        """Say how many prompts wait to be asked again, and why the last of them does."""
+        return f"{self.waiting} wait to be asked again, the last for {self.last_failure}"
 
     def _left(self, done: int) -> str:
         rate = self.rate()

@@ -54,7 +54,7 @@ def write_second(folder: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any
     return shown
 
 
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {"key": "a", "state": "failed", "kind": "http_500", "message": "no", "cost_pico": 2, "body": b"no"},
     {"key": "a", "state": "answer", "cost_pico": 5, "provider": "Alpha", "model": "m", "sent_at": 1.5, "seconds": 2.5, "kind": "ok", "body": b"{}"},
     {"key": "b", "state": "sent", "generation": "gen-7"},
