@@ -41,7 +41,9 @@ def main(argv: list[str]) -> int | None:
         "settle", help="ask OpenRouter what the requests cost whose answer was lost, and book that in place of the most that it can be; costs nothing"
     )
     gc = commands.add_parser("gc", help="drop bodies of old failures, and shrink the file; answers stay unless --unlisted says otherwise")
-    gc.add_argument("--days", type=_days, default=30.0, help="age from which a failure's body goes (30)")
+    gc.add_argument(
+        "--days", type=_days, default=30.0, help="age from which a failure's body goes, and an answer that cannot be used may be asked for again (30)"
+    )
     gc.add_argument(
         "--unlisted", nargs="+", metavar="RESPONSES", help="also drop every answer that none of these responses.jsonl has; those would have to be paid again"
     )

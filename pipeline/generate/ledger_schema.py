@@ -8,6 +8,9 @@ import sqlite3
 
 VERSION = 3
 
+EMPTY = 0
+"""Version of a file that was just made."""
+
 _TABLES = """
 CREATE TABLE requests(
   id INTEGER PRIMARY KEY, key TEXT NOT NULL, dataset TEXT NOT NULL, purse TEXT NOT NULL, run INTEGER NOT NULL,
@@ -65,12 +68,12 @@ DROP TABLE old;
 """  # noqa: S608
 # there a result had the number of its request, and so had its body: both keep it
 
-_STEPS = {0: _REST + _BODIES + _TABLES + _INDEXES, 1: _FROM_1 + _FROM_2, 2: _FROM_2}
-"""From each version that can be brought up to this one, what makes it so; 0 is an empty file."""
+_STEPS = {EMPTY: _REST + _BODIES + _TABLES + _INDEXES, 1: _FROM_1 + _FROM_2, 2: _FROM_2}
+"""From each version that can be brought up to this one, what makes it so."""
 
 
 def version_of(db: sqlite3.Connection) -> int:
-    """Version of an open file; 0 when it is empty."""
+    """Version of an open file."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     return int(version)
 
