@@ -24,6 +24,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 _TEMPORARY = ".partial"
 
+WRITE_BUFFER = 1 << 18
+"""Bytes written at a time: rows of some KiB would else be a system call each."""
+
 
 def _sync_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -44,6 +47,8 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
 
 
 def _disk_error(path: Path, error: OSError) -> DiskError:
+    if error.errno == errno.EFBIG:
+        return DiskError(f"{path}: longer than a file may be here (`ulimit -f`, or the file system's own limit); nothing was kept")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = shutil.disk_usage(path.parent).free if path.parent.exists() else 0
         return DiskError(f"{path}: the disk is full ({free:,} bytes left in {path.parent}); nothing was kept: free some space and run again")
@@ -61,7 +66,7 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
     temporary = _temporary(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", buffering=WRITE_BUFFER) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

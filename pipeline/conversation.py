@@ -26,7 +26,7 @@ def check_messages(messages: Any) -> None:
     for number, message in enumerate(messages):
         if not isinstance(message, dict):
             raise InputError(f"message {number} must be an object {{'role', 'content'}}; found {show(message)}")
-        if message.get("role") not in KNOWN_ROLES:
+        if not isinstance(message.get("role"), str) or message["role"] not in KNOWN_ROLES:
             raise InputError(f"message {number}: role must be one of {sorted(KNOWN_ROLES)}; found {show(message.get('role'))}")
         content = message.get("content")
         if content is None and not message.get("tool_calls"):

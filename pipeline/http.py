@@ -2,7 +2,7 @@
 
 httpx over its aiohttp transport: httpx's own connection pool rescans every connection at each request and stalls at this load.
 Requests go to the transport itself, since all that `httpx.AsyncClient` adds (cookies, redirects, auth) is unwanted here and costs
-more CPU than the rest of a request; and the transport's hot path is replaced by one for whole bodies, see `_Transport`.
+more CPU than the rest of a request; and the transport's hot path is one for whole bodies, without httpx's objects, see `_Transport`.
 """
 
 import resource
@@ -122,15 +122,19 @@ class _Transport(AiohttpTransport):  # type: ignore[misc]
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request whose stream is a `_Whole`; the response's is one too."""
         assert isinstance(request.stream, _Whole)
-        seen: Seen | None = request.extensions.get("seen")
         try:
-            async with self._session.request(request.method, str(request.url), data=request.stream.data or None, allow_redirects=False) as answer:
-                if seen is not None and not answer.content.is_eof():
-                    seen(answer.headers)
-                return httpx.Response(answer.status, headers=answer.raw_headers, stream=_Whole(await _read(answer.content, self._max_body)))
+            reply = await self.send(request.method, str(request.url), request.stream.data, None)
         except (aiohttp.ClientError, OSError):
             with map_aiohttp_exceptions():
                 raise
+        return httpx.Response(reply.status, headers=dict(reply.headers), stream=_Whole(reply.body))
+
+    async def send(self, method: str, url: str, body: bytes, seen: "Seen | None") -> Reply:
+        """Do the same without httpx's request and response, which cost more than all that is done with an answer; errors are aiohttp's."""
+        async with self._session.request(method, url, data=body or None, allow_redirects=False) as answer:
+            if seen is not None and not answer.content.is_eof():
+                seen(answer.headers)
+            return Reply(answer.status, await _read(answer.content, self._max_body), answer.headers)
 
 
 Seen = Callable[[Mapping[str, str]], None]
@@ -143,7 +147,6 @@ class Client:
     def __init__(self, base_url: str, *, headers: Mapping[str, str], timeouts: Timeouts, connections: int, max_body: int = MAX_BODY) -> None:
         self._base = base_url
         self._timeouts = timeouts
-        self._urls: dict[str, httpx.URL] = {}
         secure = ssl.create_default_context(cafile=certifi.where()) if base_url.startswith("https:") else True
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEEP_ALIVE, ssl=secure, ttl_dns_cache=300),
@@ -167,8 +170,10 @@ class Client:
             Lost: the server could not be reached, or no whole answer came within the deadlines.
 
         """
-        url = self._urls.get(path) or self._urls.setdefault(path, httpx.URL(self._base + path))
-        return await self._exchange("POST", url, body, seen)
+        try:
+            return await self._transport.send("POST", self._base + path, body, seen)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _lost(error, self._timeouts) from None
 
     async def patch(self, path: str, body: bytes) -> Reply:
         """Change a document.
@@ -177,7 +182,7 @@ class Client:
             Lost: as `post`.
 
         """
-        return await self._exchange("PATCH", httpx.URL(self._base + path), body, None)
+        return await self._exchange("PATCH", path, body)
 
     async def get(self, path: str) -> Reply:
         """Ask for a document.
@@ -186,10 +191,10 @@ class Client:
             Lost: as `post`.
 
         """
-        return await self._exchange("GET", httpx.URL(self._base + path), b"", None)
+        return await self._exchange("GET", path, b"")
 
-    async def _exchange(self, method: str, url: httpx.URL, body: bytes, seen: Seen | None) -> Reply:
-        request = httpx.Request(method, url, stream=_Whole(body), extensions={"seen": seen})
+    async def _exchange(self, method: str, path: str, body: bytes) -> Reply:
+        request = httpx.Request(method, self._base + path, stream=_Whole(body))
         try:
             response = await self._transport.handle_async_request(request)
         except (httpx.HTTPError, aiohttp.ClientError, OSError, ValueError) as error:

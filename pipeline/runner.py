@@ -5,6 +5,7 @@ Root of every stage's code fingerprint, so it imports no stage and no table.
 
 import contextlib
 import ctypes
+import errno
 import gc
 import os
 import signal
@@ -30,6 +31,8 @@ STARTED = time.time()
 """When this process began to load code, in seconds since 1970."""
 
 _PR_SET_PDEATHSIG = 1
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def follow_parent() -> None:
@@ -95,7 +98,9 @@ def guarded(work: Callable[[], int | None]) -> int:
     """Run ``work``; show what the user can act on as one message on stderr, and a fault of ours whole; return the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        return work() or 0
+        code = work() or 0
+        sys.stdout.flush()  # what it writes to may be full: better to know now than when the interpreter ends
+        return code
     except AerieError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -103,7 +108,7 @@ def guarded(work: Callable[[], int | None]) -> int:
         print("interrupted: what was finished is kept; run again to continue", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 128 + signal.SIGPIPE
     except MemoryError:
         print("error: out of memory; lower tokens_per_batch or the concurrency in conf/", file=sys.stderr)
@@ -115,10 +120,25 @@ def guarded(work: Callable[[], int | None]) -> int:
             )
             return AerieError.exit_code
         raise
+    except OSError as error:
+        if error.errno not in _FULL:
+            return _fault()
+        _drop_output()
+        print(f"error: {error.filename or 'where the output goes'}: {error.strerror}; free some space and run again", file=sys.stderr)
+        return AerieError.exit_code
     except Exception:  # noqa: BLE001 - the last boundary: Python itself would show the same and exit with 1
-        traceback.print_exc()
-        print("this is a fault of the program, not of the data; please report it with the lines above", file=sys.stderr)
-        return BROKEN
+        return _fault()
+
+
+def _fault() -> int:
+    traceback.print_exc()
+    print("this is a fault of the program, not of the data; please report it with the lines above", file=sys.stderr)
+    return BROKEN
+
+
+def _drop_output() -> None:
+    """Let nothing more go to an output that takes nothing, also not when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _terminate(number: int, _frame: object) -> None:

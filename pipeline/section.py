@@ -28,9 +28,24 @@ Address = Annotated[str, AfterValidator(_plain)]
 """A server's address, without a slash at its end, and without anything secret in it."""
 
 
+_KEY_NAME = "api_key_env"
+
+
+def _variable(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError("must be the name of an environment variable (letters, digits and _), or null where no key is needed")
+    return name
+
+
+Variable = Annotated[str, AfterValidator(_variable)]
+"""Name of the environment variable that holds a key."""
+
+
 def mistake(error: Any) -> str:
-    """One of pydantic's errors in words: dotted path, what is wrong, what was found."""
+    """One of pydantic's errors in words: dotted path, what is wrong, what was found; but not what stands where a key may have been pasted."""
     where = ".".join(map(str, error["loc"])) or "document"
+    if error["loc"][-1:] == (_KEY_NAME,) and error["input"]:
+        return f"{where}: {error['msg']}; what was found is not shown, for it may be the key"
     said = "no such key" if error["type"] == "extra_forbidden" else error["msg"]
     return f"{where}: {said}" if error["type"] == "missing" else f"{where}: {said}; found {_shortened(repr(error['input']))}"
 

@@ -2,10 +2,12 @@
 
 import argparse
 import base64
+import contextlib
 import hashlib
 import math
 import sqlite3
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
@@ -39,17 +41,19 @@ def main(argv: list[str]) -> int | None:
         "settle", help="ask OpenRouter what the requests cost whose answer was lost, and book that in place of the most that it can be; costs nothing"
     )
     gc = commands.add_parser("gc", help="drop bodies of old failures, and shrink the file; answers stay unless --unlisted says otherwise")
-    gc.add_argument("--days", type=_days, default=30.0, help="age from which a failure's body goes (30)")
+    gc.add_argument(
+        "--days", type=_days, default=30.0, help="age from which a failure's body goes, and an answer that cannot be used may be asked for again (30)"
+    )
     gc.add_argument(
         "--unlisted", nargs="+", metavar="RESPONSES", help="also drop every answer that none of these responses.jsonl has; those would have to be paid again"
     )
     gc.add_argument("--yes", action="store_true", help="really drop answers; without it, only say how many")
-    export = commands.add_parser("export", help="all answers as JSON lines {key, sha256, body_base64}")
+    export = commands.add_parser("export", help="all answers as JSON lines {key, sha256, body_base64}; those that can be read, when the file is damaged")
     export.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(argv)
     folder = store_folder()
     if options.command == "gc":
-        with only_writer(folder, wait=False, say=print), ledger.opened(folder, readonly=True) as db:
+        with _changing(folder) as db:
             collect(db, options.days, options.unlisted, really=options.yes)
         return None
     if options.command == "settle":
@@ -59,7 +63,7 @@ def main(argv: list[str]) -> int | None:
         if options.command == "stats":
             Console().print(stats(db, folder))
         elif options.command == "export":
-            print(f"{write_jsonl(options.out, map(_exported, ledger.iterate_answers(db)))} answers written to {options.out}")
+            return export_answers(db, options.out)
         else:
             return verify(db)
     return None
@@ -72,13 +76,20 @@ def _days(text: str) -> float:
     return days
 
 
+@contextlib.contextmanager
+def _changing(folder: Path) -> Iterator[sqlite3.Connection]:
+    """Hold the ledger alone, and open it."""
+    if not (folder / ledger.FILE).exists():
+        raise ArtifactError(f"{folder / ledger.FILE}: there is no ledger yet; `python -m pipeline generate DATASET` makes it")
+    with only_writer(folder, wait=False, say=print), ledger.opened(folder) as db:
+        yield db
+
+
 def _settle(folder: Path) -> None:
     from pipeline.generate.settling import settle  # the network client is slow to import
 
     provider = build_config(read_params()).provider
-    if not (folder / ledger.FILE).exists():
-        raise ArtifactError(f"{folder / ledger.FILE}: there is no ledger yet, so nothing to settle")
-    with only_writer(folder, wait=False, say=print), ledger.opened(folder) as db:
+    with _changing(folder) as db:
         ledger.settle_orphans(db)
         found = settle(db, provider)
     print(f"{found.settled} requests settled: ${to_usd(found.cost_pico):.6f} in place of at most ${to_usd(found.charged_pico):.6f}")
@@ -97,7 +108,7 @@ def stats(db: sqlite3.Connection, folder: Path) -> Table:
         f"{folder / ledger.FILE}: {size / 2**20:.1f} MiB", ["dataset", "money"], ["sent", "answers", "failed", "open", "tokens", "spent", "or up to"]
     )
     # a request whose row was written and which then was not sent is none
-    query = """SELECT dataset, purse, sum(requests * (kind IS NOT 'unsent')), sum(state IN ('answer', 'restored')), sum(state='failed' AND kind IS NOT 'unsent'), sum(state IN ('uncertain', 'sent')),
+    query = """SELECT dataset, purse, sum(requests * (kind IS NOT 'unsent')), sum(state IN ('answer', 'restored')), sum(state IN ('failed', 'spoilt') AND kind IS NOT 'unsent'), sum(state IN ('uncertain', 'sent')),
       sum(coalesce(completion_tokens, 0)), sum(coalesce(cost_pico, 0)), sum(CASE WHEN cost_pico IS NULL THEN charge_pico ELSE 0 END)
       FROM attempts GROUP BY dataset, purse ORDER BY purse, dataset"""
     for dataset, purse, *counts, spent, uncertain in db.execute(query):
@@ -108,10 +119,13 @@ def stats(db: sqlite3.Connection, folder: Path) -> Table:
 def verify(db: sqlite3.Connection) -> int:
     """Check the file's structure and every answer's bytes; return the exit code."""
     faults = [row[0] for row in db.execute("PRAGMA integrity_check") if row[0] != "ok"]
-    lost = db.execute("SELECT w.key FROM answers AS w LEFT JOIN bodies AS b ON b.attempt = w.attempt WHERE b.attempt IS NULL").fetchall()
+    lost = db.execute(
+        f"""SELECT q.key FROM requests AS q JOIN results AS r ON r.attempt = q.id LEFT JOIN bodies AS b ON b.id = r.id
+        WHERE r.state IN {ledger.SETTLED} AND b.id IS NULL ORDER BY q.key"""  # noqa: S608
+    ).fetchall()
     faults += [f"answer {key}: its body is gone" for (key,) in lost]
     count = 0
-    for key, _attempt, digest, body in ledger.iterate_answers(db):
+    for key, digest, body in ledger.iterate_answers(db):
         count += 1
         if hashlib.sha256(body).digest() != digest:
             faults.append(f"answer {key}: its bytes differ from what was received")
@@ -122,41 +136,64 @@ def verify(db: sqlite3.Connection) -> int:
 
 
 def collect(db: sqlite3.Connection, days: float, unlisted: list[str] | None, *, really: bool) -> None:
-    """Drop what nobody needs. Rows of attempts always stay: they are the account of what was spent.
+    """Drop what nobody needs. Rows of requests and results always stay: they are the account of what was spent.
 
     Raises:
-        ArtifactError: a responses.jsonl has a row without a key.
+        InputError: a responses.jsonl is missing or damaged; nothing was dropped.
+        ArtifactError: a responses.jsonl has a row without a key; nothing was dropped.
 
     """
-    old = time.time() - days * _DAY
-    failed = "DELETE FROM bodies WHERE attempt IN (SELECT id FROM attempts WHERE state IN ('failed', 'uncertain') AND sent_at < ?)"
-    print(f"{db.execute(failed, (old,)).rowcount} bodies of failed requests dropped")
     if unlisted is not None:
-        _drop_unlisted(db, [Path(path) for path in unlisted], really=really)
+        _list(db, [Path(path) for path in unlisted])
+    old = time.time() - days * _DAY
+    db.execute("BEGIN IMMEDIATE")
+    query = """SELECT result FROM attempts WHERE state IN ('failed', 'uncertain', 'spoilt') AND coalesce(sent_at, 0) < ?"""
+    dropped = db.execute(f"DELETE FROM bodies WHERE id IN ({query})", (old,)).rowcount  # noqa: S608
+    db.execute(f"UPDATE results SET state='dropped' WHERE state='spoilt' AND id IN ({query})", (old,))  # noqa: S608
+    db.execute("COMMIT")
+    print(f"{dropped} bodies of failed requests dropped")
+    if unlisted is not None:
+        _drop_unlisted(db, really=really)
     db.execute("VACUUM")
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def _drop_unlisted(db: sqlite3.Connection, files: list[Path], *, really: bool) -> None:
+def _list(db: sqlite3.Connection, files: list[Path]) -> None:
+    """Put the keys of those responses.jsonl into a table of this connection."""
     db.execute("CREATE TEMP TABLE listed(key TEXT PRIMARY KEY) WITHOUT ROWID")
     for path in files:
         for number, row in read_jsonl(path):
             if not isinstance(row, dict) or not isinstance(row.get("key"), str):
                 raise ArtifactError(f"{path}:{number}: no row of responses.jsonl: it has no key; nothing was dropped")
             db.execute("INSERT OR IGNORE INTO listed VALUES(?)", (row["key"],))
-    (count, cost) = db.execute(
-        "SELECT count(*), coalesce(sum(a.cost_pico), 0) FROM answers AS w JOIN attempts AS a ON a.id = w.attempt WHERE w.key NOT IN (SELECT key FROM listed)"
-    ).fetchone()
+
+
+_UNLISTED = """SELECT r.id FROM results AS r JOIN requests AS q ON q.id = r.attempt
+WHERE r.state IN ('answer', 'restored') AND q.key NOT IN (SELECT key FROM listed)"""
+
+
+def _drop_unlisted(db: sqlite3.Connection, *, really: bool) -> None:
+    count, cost = db.execute(f"SELECT count(*), coalesce(sum(cost_pico), 0) FROM results WHERE id IN ({_UNLISTED})").fetchone()  # noqa: S608
     if not really:
         print(f"{count} answers (${to_usd(cost):.6f}) are in none of the files; add --yes to drop them")
         return
     db.execute("BEGIN IMMEDIATE")
-    db.execute("DELETE FROM bodies WHERE attempt IN (SELECT attempt FROM answers WHERE key NOT IN (SELECT key FROM listed))")
-    db.execute("DELETE FROM answers WHERE key NOT IN (SELECT key FROM listed)")
+    db.execute(f"DELETE FROM bodies WHERE id IN ({_UNLISTED})")  # noqa: S608
+    db.execute(f"UPDATE results SET state='dropped' WHERE id IN ({_UNLISTED})")  # noqa: S608
     db.execute("COMMIT")
     print(f"{count} answers (${to_usd(cost):.6f}) dropped")
 
 
-def _exported(row: tuple[str, int, bytes, bytes]) -> bytes:
-    key, _attempt, digest, body = row
+def export_answers(db: sqlite3.Connection, out: Path) -> int:
+    """Write all answers that can be read, also out of a damaged file; return the exit code, 1 when some cannot."""
+    unreadable: list[str] = []
+    count = write_jsonl(out, map(_exported, ledger.readable_answers(db, unreadable)))
+    print(f"{count} answers written to {out}")
+    if unreadable:
+        print(f"{len(unreadable)} results cannot be read, the first: {unreadable[0]}")
+    return 1 if unreadable else 0
+
+
+def _exported(row: tuple[str, bytes, bytes]) -> bytes:
+    key, digest, body = row
     return orjson.dumps({"key": key, "sha256": digest.hex(), "body_base64": base64.b64encode(body).decode()})

@@ -5,7 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.schema.hidden import BackendName, StoredDtype
-from pipeline.section import Address, Section
+from pipeline.section import Address, Section, Variable
 
 
 class ExtractSection(Section):
@@ -53,7 +53,7 @@ class EngineSection(Section):
     """The same folder as the server's machine names it; null: the same name."""
     delete_files: bool = True
     """Remove a file of the server's once its states are stored."""
-    api_key_env: str | None = None
+    api_key_env: Variable | None = None
     """Name of the environment variable that holds the server's key, where it wants one."""
     concurrency: int = Field(16, ge=1, le=1024)
     """Rows asked for at a time at most."""

@@ -21,12 +21,10 @@ class Cap:
     def refuses(self, pico: int, tokens: int) -> str | None:
         """Say which cap the amounts would pass, or None."""
         if self.section.usd is not None and self.pico + pico > to_pico(self.section.usd):
-            return (
-                f"{self.name}.usd {self.section.usd:g}: ${to_usd(self.pico):.6f} spent or reserved by this clone, the next request can cost ${to_usd(pico):.6f}"
-            )
+            return f"{self.name}.usd {self.section.usd:g}: ${to_usd(self.pico):.6f} spent or reserved, restored answers included; the next request can cost ${to_usd(pico):.6f}"
         most = self.section.completion_tokens
         if most is not None and self.tokens + tokens > most:
-            return f"{self.name}.completion_tokens {most}: {self.tokens} spent or reserved by this clone, the next request can take {tokens}"
+            return f"{self.name}.completion_tokens {most}: {self.tokens} spent or reserved, restored answers included; the next request can take {tokens}"
         return None
 
 

@@ -5,7 +5,10 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from pipeline.generate.extra import model_objection, objections
-from pipeline.section import Address, Section
+from pipeline.section import Address, Section, Variable
+
+Quantization = Literal["int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown"]
+"""Every number format that the API knows."""
 
 DEAREST = 10_000.0
 """Dollars per million tokens: a price above it is a mistake, and would overflow the ledger's sums."""
@@ -32,10 +35,11 @@ class SamplingSection(Section):
 
 
 class BudgetSection(Section):
-    """What this clone may ever spend, in one purse for real providers and another for the stand-in.
+    """What may ever be spent, in one purse for real providers and another for the stand-in.
 
     Spending adds up over all runs, branches and experiments of a clone (the ledger keeps it), so that no series of edits
-    spends a cap several times. What is in flight, or was sent and never answered, counts with the most that it could cost.
+    spends a cap several times. What is in flight, or was sent and never answered, counts with the most that it could cost;
+    answers that came with a responses.jsonl count with what they cost, whoever paid.
     """
 
     usd: float | None = Field(None, ge=0, le=1e6)
@@ -96,7 +100,7 @@ class ProviderSection(Section):
     model: str = Field(min_length=1)
     answers_as: list[str] = Field(default_factory=list)
     """Further names under which that very model may answer, such as a dated one; any other name is outside the policy."""
-    api_key_env: str | None = None
+    api_key_env: Variable | None = None
     """Name of the environment variable that holds the key; the key itself is never written anywhere."""
     concurrency: int = Field(64, ge=1)
     """Requests in flight at most."""
@@ -105,7 +109,7 @@ class ProviderSection(Section):
     allow: list[str] = Field(default_factory=list)
     """Providers that may answer, by name or tag; empty means any that `deny` does not name."""
     deny: list[str] = Field(default_factory=list)
-    quantizations: list[str] = Field(default_factory=list)
+    quantizations: list[Quantization] = Field(default_factory=list)
     """Number formats admitted; empty means all but the 4-bit floats (fp4, nvfp4, mxfp4)."""
     max_price: PriceSection = PriceSection()
     """Dearer endpoints are not used. For kind openai, what a token costs (null: nothing)."""

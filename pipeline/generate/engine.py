@@ -36,7 +36,7 @@ _HOPELESS = 25
 """Prompts that may fail for good before the first answer; after them the run stops instead of asking all the others."""
 
 
-_UNSENT = (0, 0, 0, None, None, "unsent", "the run stopped first", None, None, None, None, None, None)
+_UNSENT = (0, 0, 0, None, None, "unsent", "the run stopped first", None, None, None, None, None, None, None)
 """Settlement of a request whose row was written and which then was not sent."""
 
 
@@ -76,6 +76,9 @@ class Attempt(NamedTuple):
 
 
 _ANSWERED = Step(Verdict.ANSWER)
+
+_KEPT = {Verdict.ANSWER: "answer", Verdict.SPOILT: "spoilt"}
+"""Verdicts after which a prompt is never asked again, and their names in the ledger."""
 
 
 class Engine:
@@ -152,9 +155,10 @@ class Engine:
             self._watch.tick()
             self._check_room()
             if time.monotonic() - self._watch.last_answer > patience and not self._gate.stopped:
+                waiting = f"; {self._watch.patience()}" if self._watch.waiting else ""
                 self._halt(
                     ProviderError(
-                        f"{self._job.provider.base_url}: no answer for {patience:g} s (provider.retry.patience); what was answered is kept: run again to continue"
+                        f"{self._job.provider.base_url}: no answer for {patience:g} s (provider.retry.patience){waiting}; what was answered is kept: run again to continue"
                     )
                 )
 
@@ -195,7 +199,17 @@ class Engine:
             if attempt.step.verdict is not Verdict.RETRY:
                 return
             tries = attempt.tries
+            await self._wait(attempt)
+
+    async def _wait(self, attempt: Attempt) -> None:
+        """Wait before a prompt is asked again, in plain sight: when all others are done, this is what the run waits for."""
+        watch = self._watch
+        watch.last_failure = attempt.outcome.message or attempt.outcome.kind
+        watch.waiting += 1
+        try:
             await self._gate.sleep(attempt.wait)
+        finally:
+            watch.waiting -= 1
 
     async def _afford(self, ask: Ask) -> bool:
         """Reserve the worst case; wait while what is in flight may still free some; else the budget has ended."""
@@ -220,7 +234,8 @@ class Engine:
     async def _attempt(self, ask: Ask, tries: Tries) -> "Attempt | None":
         """Send one request, between two commits: its worst case before, its outcome and bytes after. None when the run stopped before it left.
 
-        The turn at the gate begins when the row is on the disk and ends with the answer's last byte: neither write keeps a request from being in flight.
+        The turn at the gate begins when the row is on the disk, and ends when the outcome is: so a kill loses no more answers than may be in flight,
+        those that had arrived included.
         """
         job, attempt = self._job, self._next_attempt
         self._next_attempt += 1
@@ -233,20 +248,20 @@ class Engine:
             finally:
                 if not sent:  # also when aborted while it waited: the writer ends after this
                     charged = (0, 0)
-                    unsent = self._writer.settle(Settlement(attempt, ask.key, "failed", _UNSENT, None))
+                    unsent = self._writer.settle(Settlement(attempt, "failed", _UNSENT, None))
             if not sent:
                 await unsent
                 return None
             try:
-                started = time.monotonic()
+                sent_at, started = time.time(), time.monotonic()
                 outcome, body = await self._exchange(attempt, ask.body(self._rotation.tail(tries.barren, time.monotonic())))
                 seconds = time.monotonic() - started
                 done = self._consider(outcome, tries)
+                charged = _charge(outcome, reserved)
+                policy = self._policy(outcome.provider) if outcome.verdict is Verdict.ANSWER else None
+                await self._writer.settle(_settlement(attempt, outcome, charged, policy, body, (sent_at, seconds)))
             finally:
                 self._gate.leave()
-            charged = _charge(outcome, reserved)
-            policy = self._policy(outcome.provider) if outcome.verdict is Verdict.ANSWER else None
-            await self._writer.settle(_settlement(attempt, ask.key, outcome, charged, policy, body, seconds))
             self._watch.outside += (policy or other_model(outcome.model, job.provider)) is not None
             self._watch.uncertain_pico += charged[0] if outcome.cost_pico is None else 0
             return done
@@ -344,14 +359,13 @@ def _charge(outcome: Outcome, reserved: tuple[int, int]) -> tuple[int, int]:
     return pico, tokens
 
 
-def _settlement(attempt: int, key: str, outcome: Outcome, charged: tuple[int, int], policy: str | None, body: bytes | None, seconds: float) -> Settlement:
+def _settlement(attempt: int, outcome: Outcome, charged: tuple[int, int], policy: str | None, body: bytes | None, times: tuple[float, float]) -> Settlement:
     known = outcome.cost_pico is not None
-    state = "answer" if outcome.verdict is Verdict.ANSWER else "failed" if known else "uncertain"
+    state = _KEPT.get(outcome.verdict) or ("failed" if known else "uncertain")
     counts = (outcome.cost_pico, outcome.prompt_tokens, outcome.completion_tokens)
     return Settlement(
         attempt,
-        key,
         state,
-        (*charged, *counts, outcome.kind, outcome.message, outcome.status, outcome.provider, outcome.model, policy, seconds, outcome.generation),
+        (*charged, *counts, outcome.kind, outcome.message, outcome.status, outcome.provider, outcome.model, policy, *times, outcome.generation),
         body,
     )

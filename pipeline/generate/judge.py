@@ -19,6 +19,7 @@ class Verdict(StrEnum):
     """What follows from an outcome."""
 
     ANSWER = "answer"
+    SPOILT = "spoilt"  # an answer that came whole, was paid for, and cannot be used: kept, and not asked for again and again
     RETRY = "retry"
     FAIL = "fail"  # this row only
     STOP = "stop"  # the whole run: the next request would fare no better
@@ -86,6 +87,8 @@ def judge(reply: "Reply", *, price: Price | None, errors: Literal["unbilled", "u
 
 def _judge(reply: "Reply", price: Price | None, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
     raw = payload(reply.body)
+    if reply.status == 200:
+        return _judge_success(raw, reply, price, errors, now)
     if not 200 <= reply.status < 300:
         return _judge_status(reply.status, _error_of(_parse(raw)[0]), reply.headers, errors=errors, now=now, fallback=_excerpt(raw))
     # 201, 204, ... come from gateways; the model may have worked for them as for a 200
@@ -96,7 +99,7 @@ def _judge_success(raw: bytes, reply: "Reply", price: Price | None, errors: Lite
     document, fault = _parse(raw)
     if not isinstance(document, dict):
         what = "nothing but white space" if not raw else f"{len(raw)} bytes that are no JSON object: {_excerpt(raw)}"
-        return Outcome(Verdict.RETRY, "not_json", f"HTTP {reply.status} with {what}", cost_pico=None)
+        return Outcome(Verdict.RETRY, "not_json", f"HTTP {reply.status} with {what}", 200, None)
     choices = document.get("choices")
     if document.get("error") and not choices:
         error = _error_of(document)
@@ -114,22 +117,31 @@ def _judge_answer(document: dict[str, Any], choices: Any, fault: str | None, pri
     usage = document.get("usage")
     prompt_tokens, completion_tokens = billed_tokens(usage)
     model = document.get("model")
-    cost = billed_cost(usage, price)
+    verdict, kind, message = _use_of(choices, completion_tokens, fault)
+    model = model if isinstance(model, str) else None
+    return Outcome(verdict, kind, message, 200, billed_cost(usage, price), prompt_tokens, completion_tokens, served_by(document), model)
 
-    def outcome(verdict: Verdict, kind: str, message: str = "") -> Outcome:
-        return Outcome(verdict, kind, message, 200, cost, prompt_tokens, completion_tokens, served_by(document), model if isinstance(model, str) else None)
 
+def _use_of(choices: Any, completion_tokens: int | None, fault: str | None) -> tuple[Verdict, str, str]:
+    """Whether an answer's choices can be used; ``fault`` is what is wrong with the body's bytes."""
     if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
-        return outcome(Verdict.RETRY, "no_choices", "HTTP 200 without any choice")
-    broken = [choice for choice in choices if choice.get("error") or choice.get("finish_reason") == "error"]
-    if broken:
-        partial = "; partial text came" if any(map(_has_text, broken)) else ""
-        return outcome(Verdict.RETRY, "provider_error", f"{_message(_error_of(broken[0])) or 'finish_reason error'}{partial}")
+        return Verdict.RETRY, "no_choices", "HTTP 200 without any choice"
+    for choice in choices:
+        if choice.get("error") or choice.get("finish_reason") == "error":
+            partial = "; partial text came" if _has_text(choice) else ""
+            return Verdict.RETRY, "provider_error", f"{_message(_error_of(choice)) or 'finish_reason error'}{partial}"
     if not completion_tokens and not any(map(_has_text, choices)):
-        return outcome(Verdict.RETRY, "empty_zero_tokens", "the answer is empty and counts no completion tokens")
+        return Verdict.RETRY, "empty_zero_tokens", "the answer is empty and counts no completion tokens"
     if fault is not None:
-        return outcome(Verdict.FAIL, fault, "the body is not strict JSON in UTF-8 (a lone surrogate, bytes that are no UTF-8, or NaN): kept as base64")
-    return outcome(Verdict.ANSWER, "ok")
+        why = "the body is not strict JSON in UTF-8 (a lone surrogate, bytes that are no UTF-8, or NaN)"
+        return Verdict.SPOILT, fault, f"{why}: paid for, kept as base64, and not asked again; `store gc --days 0` forgets it"
+    return Verdict.ANSWER, "ok", ""
+
+
+def is_spoilt(body: bytes) -> bool:
+    """Whether a body is an answer that came whole and cannot be used."""
+    document, fault = _parse(payload(body))
+    return fault is not None and isinstance(document, dict) and _judge_answer(document, document.get("choices"), fault, None).verdict is Verdict.SPOILT
 
 
 def _has_text(choice: dict[str, Any]) -> bool:

@@ -7,36 +7,22 @@ process may read. Money is in picodollars.
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.errors import ArtifactError, DiskError
+from pipeline.errors import ArtifactError, BusyError, DiskError
+from pipeline.generate import ledger_schema
+from pipeline.generate.home import only_writer
 
-SCHEMA_VERSION = 2
 FILE = "ledger.sqlite"
 
-_TABLES = """
-CREATE TABLE runs(id INTEGER PRIMARY KEY, dataset TEXT NOT NULL, provider TEXT NOT NULL, started_at REAL NOT NULL, ended_at REAL);
-CREATE TABLE attempts(
-  id INTEGER PRIMARY KEY, key TEXT NOT NULL, dataset TEXT NOT NULL, purse TEXT NOT NULL, run INTEGER NOT NULL,
-  state TEXT NOT NULL CHECK(state IN ('sent', 'answer', 'failed', 'uncertain', 'restored')),
-  requests INTEGER NOT NULL DEFAULT 1,
-  charge_pico INTEGER NOT NULL, charge_tokens INTEGER NOT NULL,
-  cost_pico INTEGER, prompt_tokens INTEGER, completion_tokens INTEGER,
-  kind TEXT, message TEXT, status INTEGER, provider TEXT, model TEXT, policy TEXT,
-  sent_at REAL, seconds REAL, generation TEXT);
-CREATE INDEX attempts_by_key ON attempts(key, id);
-CREATE TABLE bodies(attempt INTEGER PRIMARY KEY, sha256 BLOB NOT NULL, body BLOB NOT NULL);
-CREATE TABLE answers(key TEXT PRIMARY KEY, attempt INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE projections(path TEXT PRIMARY KEY, plan TEXT NOT NULL, stat TEXT NOT NULL, sha256 TEXT NOT NULL, summary BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE endpoints(server TEXT PRIMARY KEY, document BLOB NOT NULL, fetched_at REAL NOT NULL) WITHOUT ROWID;
-"""
-_FROM_1 = "ALTER TABLE attempts ADD COLUMN generation TEXT;"
-# charge_*: what the row counts against the caps: at first the most it can cost, then the real cost, or still the most when that is unknown.
-# generation: the router's id of a request whose cost is not known, by which it can be asked later.
-# requests: how many requests the row stands for; more than 1 only for an answer restored from another clone's responses.jsonl.
+SETTLED = "('answer', 'restored', 'spoilt')"
+"""SQL: states after which a prompt is not asked again."""
 
 
 class Attempt(NamedTuple):
@@ -68,6 +54,11 @@ class Attempt(NamedTuple):
         """Whether this is the key's answer, and not its last failure."""
         return self.state in ("answer", "restored")
 
+    @property
+    def settled(self) -> bool:
+        """Whether the key is not asked again: it is answered, or what came is whole, paid for, and of no use."""
+        return self.answered or self.state == "spoilt"
+
 
 @dataclass(frozen=True, slots=True)
 class Spending:
@@ -78,34 +69,50 @@ class Spending:
 
 
 def connect(folder: Path, *, readonly: bool = False) -> sqlite3.Connection:
-    """Open the ledger, and make it if need be.
+    """Open the ledger, and make it if need be; bring an older one up to date. Who does not open it ``readonly`` holds it alone (`home.only_writer`).
 
     Raises:
         ArtifactError: it is damaged or of another version, or there is none to read.
         DiskError: it cannot be made or opened.
+        BusyError: it is of an older version, and the generator that uses it is still at work.
 
     """
     path = folder / FILE
     if readonly and not path.exists():
-        raise ArtifactError(f"{path}: there is no ledger yet; `python -m pipeline generate DATASET` makes it")
+        raise _none_yet(path)
     try:
         db = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")  # NORMAL would let a power cut take back what a request was promised
         db.execute("PRAGMA wal_autocheckpoint=8000")  # 32 MiB: pages that many rows share are copied back once for all of them
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version == 0 and not readonly:
-            db.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
-        elif version == 1:
-            if not readonly:
-                db.executescript(f"BEGIN IMMEDIATE; {_FROM_1} PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
-        elif version != SCHEMA_VERSION:
-            raise ArtifactError(
-                f"{path}: schema {version}, this code reads {SCHEMA_VERSION}; use the code that wrote it to `store export`, or move the file away"
-            )
+        db.execute("PRAGMA cache_size=-16384")  # 16 MiB: keys are looked up in no order, and their index must stay in memory
+        if (version := ledger_schema.version_of(db)) != ledger_schema.VERSION:
+            _upgrade(db, folder, version, alone=not readonly)
     except sqlite3.Error as error:
-        raise store_error(path, error) from error
+        raise store_error(path, error, opening=True) from error
     return db
+
+
+def _none_yet(path: Path) -> ArtifactError:
+    return ArtifactError(f"{path}: there is no ledger yet; `python -m pipeline generate DATASET` makes it")
+
+
+def _upgrade(db: sqlite3.Connection, folder: Path, version: int, *, alone: bool) -> None:
+    path = folder / FILE
+    if version == ledger_schema.EMPTY and not alone:
+        raise _none_yet(path)
+    if not ledger_schema.upgradable(version):
+        raise ArtifactError(
+            f"{path}: schema {version}, this code reads {ledger_schema.VERSION}; use the code that wrote it to `store export`, or move the file away"
+        )
+    if alone:
+        ledger_schema.upgrade(db)
+        return
+    try:
+        with only_writer(folder, wait=False, say=print):
+            ledger_schema.upgrade(db)
+    except BusyError as error:
+        raise BusyError(f"{path}: schema {version}, this code reads {ledger_schema.VERSION} and cannot bring it up to date now: {error}") from None
 
 
 @contextlib.contextmanager
@@ -125,69 +132,118 @@ def opened(folder: Path, *, readonly: bool = False) -> Iterator[sqlite3.Connecti
         db.close()
 
 
-def store_error(path: Path, error: sqlite3.Error) -> ArtifactError | DiskError:
+_ASIDE = f"move it aside with its {FILE}-wal and {FILE}-shm, and run again: what a build/<dataset>/responses.jsonl holds is taken from there, and only the rest is asked and paid for again"
+
+
+def store_error(path: Path, error: sqlite3.Error, *, opening: bool = False) -> ArtifactError | DiskError:
     """Say what SQLite found, in terms of what the user can do."""
     if isinstance(error, sqlite3.OperationalError):
         return DiskError(f"{path}: the ledger cannot be written ({error}); free some space on its disk and run again: what was answered so far is kept")
-    return ArtifactError(f"{path}: the ledger is damaged ({error}); run `python -m pipeline store verify`")
+    if opening:
+        return ArtifactError(f"{path}: this is no ledger, or a damaged one ({error}); {_ASIDE}")
+    return ArtifactError(f"{path}: the ledger is damaged ({error}); save its answers with `python -m pipeline store export --out FILE`, {_ASIDE}")
 
 
 def settle_orphans(db: sqlite3.Connection) -> int:
     """Book requests whose process died before the answer came: they stay charged with the most that they can have cost."""
-    return db.execute("UPDATE attempts SET state='uncertain', kind='killed', message='the generator died before the answer came' WHERE state='sent'").rowcount
+    return db.execute(
+        """INSERT INTO results(attempt, state, charge_pico, charge_tokens, kind, message)
+        SELECT q.id, 'uncertain', q.most_pico, q.most_tokens, 'killed', 'the generator died before the answer came'
+        FROM requests AS q LEFT JOIN results AS r ON r.attempt = q.id WHERE r.id IS NULL"""
+    ).rowcount
 
 
 def spending(db: sqlite3.Connection, purse: str, dataset: str | None = None) -> Spending:
-    """What counts against the caps of a purse, for one dataset or for all."""
-    query = "SELECT coalesce(sum(charge_pico), 0), coalesce(sum(charge_tokens), 0) FROM attempts WHERE purse=?1 AND (?2 IS NULL OR dataset=?2)"
+    """What counts against the caps of a purse, for one dataset or for all; what was restored into it from a responses.jsonl included."""
+    query = """SELECT coalesce(sum(charge_pico), 0), coalesce(sum(charge_tokens), 0) FROM attempts
+    WHERE purse IN (?1, 'restored ' || ?1) AND (?2 IS NULL OR dataset=?2)"""
     pico, tokens = db.execute(query, (purse, dataset)).fetchone()
     return Spending(pico, tokens)
 
 
-def answered(db: sqlite3.Connection, keys: Sequence[str]) -> dict[str, int]:
-    """Attempts that hold the answers of those keys that have one."""
-    return dict(db.execute(f"SELECT key, attempt FROM answers WHERE key IN ({','.join('?' * len(keys))})", keys).fetchall())  # noqa: S608
+def settled(db: sqlite3.Connection, keys: Sequence[str]) -> dict[str, int]:
+    """Attempts that settled those keys that are not to be asked again."""
+    return dict(
+        db.execute(
+            f"SELECT q.key, q.id FROM requests AS q JOIN results AS r ON r.attempt = q.id WHERE q.key IN ({_marks(keys)}) AND r.state IN {SETTLED}",  # noqa: S608
+            keys,
+        )
+    )
+
+
+def asked_before(db: sqlite3.Connection, keys: Sequence[str]) -> set[str]:
+    """Those keys that have a request, however it ended."""
+    return {key for (key,) in db.execute(f"SELECT key FROM requests WHERE key IN ({_marks(keys)})", keys)}  # noqa: S608
+
+
+def _marks(values: Sequence[object]) -> str:
+    return ",".join("?" * len(values))
 
 
 def next_attempt(db: sqlite3.Connection) -> int:
-    """First number that no attempt has."""
-    (last,) = db.execute("SELECT coalesce(max(id), 0) FROM attempts").fetchone()
+    """First number that no request has."""
+    (last,) = db.execute("SELECT coalesce(max(id), 0) FROM requests").fetchone()
     return int(last) + 1
 
 
-_LATEST = """
-SELECT a.key, a.id, a.state, a.kind, a.message, a.provider, a.model, a.policy, b.body, t.requests, t.cost, t.uncertain, t.uncertain_pico, a.prompt_tokens, a.completion_tokens,
-  a.sent_at, a.seconds
-FROM (SELECT key, max(id) AS last, sum(requests * (kind IS NOT 'unsent')) AS requests, sum(coalesce(cost_pico, 0)) AS cost,
-        sum(state='uncertain' OR (state='answer' AND cost_pico IS NULL)) AS uncertain,
-        sum(CASE WHEN state='uncertain' OR (state='answer' AND cost_pico IS NULL) THEN charge_pico ELSE 0 END) AS uncertain_pico
-      FROM attempts WHERE key IN ({marks}) GROUP BY key) AS t
-LEFT JOIN answers AS w ON w.key = t.key
-JOIN attempts AS a ON a.id = coalesce(w.attempt, t.last)
-LEFT JOIN bodies AS b ON b.attempt = a.id
-WHERE w.attempt IS NOT NULL OR a.state NOT IN ('answer', 'restored')
-"""
-# the last line: an answer that `store gc` dropped is neither an answer nor a failure any more
+def next_result(db: sqlite3.Connection) -> int:
+    """First number that no result has, and so no body."""
+    (last,) = db.execute("SELECT coalesce(max(id), 0) FROM results").fetchone()
+    return int(last) + 1
+
+
+_UNKNOWN_COST = "(state='uncertain' OR (state IN ('answer', 'spoilt', 'dropped') AND cost_pico IS NULL))"
+
+_OUTCOMES = f"""
+SELECT t.key, t.id, t.state, t.kind, t.message, t.provider, t.model, t.policy, b.body, t.sent, t.cost, t.uncertain, t.uncertain_pico, t.prompt_tokens, t.completion_tokens,
+  t.sent_at, t.seconds
+FROM (SELECT key, id, state, kind, message, provider, model, policy, prompt_tokens, completion_tokens, sent_at, seconds, result,
+        sum(requests * (kind IS NOT 'unsent')) AS sent, sum(coalesce(cost_pico, 0)) AS cost, sum({_UNKNOWN_COST}) AS uncertain,
+        sum(CASE WHEN {_UNKNOWN_COST} THEN charge_pico ELSE 0 END) AS uncertain_pico, max((state IN {SETTLED}) << 62 | id)
+      FROM attempts WHERE key IN ({{marks}}) GROUP BY key) AS t
+LEFT JOIN bodies AS b ON b.id = t.result
+WHERE t.state <> 'dropped'
+"""  # noqa: S608
+# beside a single max(), SQLite takes the other columns from the row that has it: the one that settled the key, else the last
 
 
 def outcomes(db: sqlite3.Connection, keys: Sequence[str]) -> dict[str, Attempt]:
-    """For each key that was ever asked: its answer, else its last failure."""
-    query = _LATEST.format(marks=",".join("?" * len(keys)))
-    return {row[0]: Attempt(*row[1:]) for row in db.execute(query, keys)}
+    """For each key that was ever asked: what settled it, else its last failure. An answer that `store gc` dropped is neither."""
+    return {row[0]: Attempt(*row[1:]) for row in db.execute(_OUTCOMES.format(marks=_marks(keys)), keys)}
 
 
-def iterate_answers(db: sqlite3.Connection) -> Iterator[tuple[str, int, bytes, bytes]]:
-    """Key, attempt, digest and bytes of every answer, in key order."""
-    yield from db.execute("SELECT w.key, w.attempt, b.sha256, b.body FROM answers AS w JOIN bodies AS b ON b.attempt = w.attempt ORDER BY w.key")
+def iterate_answers(db: sqlite3.Connection) -> Iterator[tuple[str, bytes, bytes]]:
+    """Key, digest and bytes of every answer, in key order."""
+    yield from db.execute(
+        """SELECT q.key, b.sha256, b.body FROM requests AS q JOIN results AS r ON r.attempt = q.id JOIN bodies AS b ON b.id = r.id
+        WHERE r.state IN ('answer', 'restored') ORDER BY q.key"""
+    )
 
 
-def latencies(db: sqlite3.Connection, run: int) -> Iterable[tuple[str, int, float, float]]:
-    """Provider, answers, median and 95th percentile of seconds, of a run."""
-    counts = db.execute("SELECT provider, count(*) FROM attempts WHERE run=? AND state='answer' GROUP BY provider ORDER BY provider", (run,)).fetchall()
-    pick = "SELECT seconds FROM attempts WHERE run=? AND state='answer' AND provider IS ? ORDER BY seconds LIMIT 1 OFFSET ?"
-    for provider, count in counts:
-        median, high = (db.execute(pick, (run, provider, min(count - 1, int(count * share)))).fetchone()[0] for share in (0.5, 0.95))
-        yield provider or "?", count, median, high
+def readable_answers(db: sqlite3.Connection, unreadable: list[str]) -> Iterator[tuple[str, bytes, bytes]]:
+    """Key, digest and bytes of every answer, one look-up each and without an index, so that a damaged page costs what lies on it; the rest is named in ``unreadable``."""
+    query = f"""SELECT q.key, b.sha256, b.body FROM results AS r CROSS JOIN requests AS q ON q.id = r.attempt CROSS JOIN bodies AS b ON b.id = r.id
+    WHERE r.id = ? AND r.state IN {SETTLED}"""  # noqa: S608
+    try:
+        end = next_result(db)
+    except sqlite3.DatabaseError:  # each result has a request of its own, so there are no more results than requests
+        end = next_attempt(db)
+    for number in range(1, end):
+        try:
+            yield from db.execute(query, (number,)).fetchall()
+        except sqlite3.DatabaseError as error:
+            unreadable.append(f"result {number}: {error}")
+
+
+def latencies(db: sqlite3.Connection, run: int) -> Iterator[tuple[str, "array[float]"]]:
+    """Provider, and the sorted seconds of its answers, in a run."""
+    rows = db.execute(
+        """SELECT coalesce(r.provider, '?') AS name, r.seconds FROM requests AS q JOIN results AS r ON r.attempt = q.id
+        WHERE q.run=? AND r.state='answer' ORDER BY name, r.seconds""",
+        (run,),
+    )
+    for provider, group in groupby(rows, itemgetter(0)):
+        yield provider, array("d", (row[1] for row in group))
 
 
 def usual_tokens(db: sqlite3.Connection, dataset: str) -> float | None:

@@ -3,15 +3,14 @@
 import math
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
-from pipeline.generate.config import DEAREST, PriceSection, ProviderSection
+from pipeline.generate.config import DEAREST, PriceSection, ProviderSection, Quantization
 from pipeline.generate.money import Price, to_pico, to_usd
 from pipeline.section import Section
 
 FP4 = frozenset({"fp4", "nvfp4", "mxfp4"})
-QUANTIZATIONS = ("int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown")
-"""Every name that the API knows."""
+QUANTIZATIONS: tuple[str, ...] = get_args(Quantization)
 
 WISHES = frozenset({"logprobs", "top_logprobs", "return_token_ids"})
 """Parameters that are asked for where a server can give them: an endpoint without them may still answer."""

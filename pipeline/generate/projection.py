@@ -49,7 +49,7 @@ class Totals:
     def add(self, prompt_id: str, key: str, found: Attempt | None, *, key_is_new: bool) -> None:
         """Count a row; money of a key that several prompts share is counted once."""
         self.prompts += 1
-        self.digest.update(plan_row(prompt_id, key, found.id if found is not None and found.answered else 0))
+        self.digest.update(plan_row(prompt_id, key, found.id if found is not None and found.settled else 0))
         if found is None:
             self.not_asked += 1
             return
@@ -90,7 +90,7 @@ def project(prompts: Path, asker: Asker, db: sqlite3.Connection, section: Provid
 
 def _judged(found: Attempt, section: ProviderSection) -> Attempt:
     """Apply today's `answers_as`, which is in no key, to an answer of any day."""
-    if not found.answered or found.policy is not None or (other := other_model(found.model, section)) is None:
+    if found.policy is not None or (other := other_model(found.model, section)) is None or not found.answered:
         return found
     return found._replace(policy=other)
 

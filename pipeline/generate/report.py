@@ -9,6 +9,7 @@ from pipeline.generate.money import Price, to_usd
 from pipeline.generate.policy import Admission
 from pipeline.generate.projection import Totals
 from pipeline.generate.survey import Survey
+from pipeline.generate.timing import quantile
 from pipeline.generate.watch import Watch
 from pipeline.schema.responses import GenerateSummary, ProviderCounts
 
@@ -79,7 +80,10 @@ def final_table(watch: Watch, db: sqlite3.Connection, run: int, seconds: float) 
         ("money", f"${to_usd(watch.pico):.6f}{per_million}, and at most ${to_usd(watch.uncertain_pico):.6f} uncertain"),
         ("time", f"{seconds:.1f} s, {watch.answered / max(seconds, 1e-9):.1f} answers/s"),
     ]
-    rows += [(f"latency {name}", f"median {median:.2f} s, 95 % within {high:.2f} s ({count} answers)") for name, count, median, high in latencies(db, run)]
+    rows += [
+        (f"latency {name}", f"median {quantile(found, 0.5):.2f} s, 95 % within {quantile(found, 0.95):.2f} s ({len(found)} answers)")
+        for name, found in latencies(db, run)
+    ]
     for name, value in rows:
         table.add_row(Text(name), Text(str(value)))
     return table

@@ -1,26 +1,31 @@
-"""responses.jsonl back into a ledger: the answers that another clone paid for."""
+"""responses.jsonl back into a ledger: what another clone paid for, or this one before its ledger was lost."""
 
+import base64
 import hashlib
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from pipeline.artifacts import read_lines
 from pipeline.conversation import show
-from pipeline.generate.ledger import answered, next_attempt
+from pipeline.generate.judge import is_spoilt
+from pipeline.generate.ledger import asked_before, next_attempt, next_result, settled
 from pipeline.generate.money import amount, billed_tokens, to_pico
+from pipeline.generate.policy import mapping
 from pipeline.generate.projection import RESPONSE, object_of
 from pipeline.generate.source import CHUNK
 from pipeline.generate.timing import read_timings
 from pipeline.schema.timings import Timing
 
-_INSERT = """INSERT INTO attempts(id, key, dataset, purse, run, state, requests, charge_pico, charge_tokens, cost_pico, prompt_tokens, completion_tokens, provider, model, policy, sent_at, seconds)
-VALUES(?, ?, '', 'restored', 0, 'restored', ?, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_REQUEST = "INSERT INTO requests(id, key, dataset, purse, run, most_pico, most_tokens) VALUES(?, ?, ?, ?, 0, ?, ?)"
+_RESULT = """INSERT INTO results(id, attempt, state, charge_pico, charge_tokens, kind, message, sent_at, seconds, requests, cost_pico, prompt_tokens, completion_tokens, provider, model, policy)
+VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+_BODY = "INSERT INTO bodies(id, sha256, body) VALUES(?, ?, ?)"
 _MOST_REQUESTS = 1_000_000
 """Requests that one prompt can have taken; a line that says more is wrong."""
 
@@ -31,6 +36,8 @@ class Restored:
 
     answers: int = 0
     """Answers that the ledger did not have."""
+    unpriced: int = 0
+    """Those of them that do not say what they cost."""
     odd: list[str] = field(default_factory=list)
     """Place and value of figures that cannot be: their answers were taken without them."""
     strange: list[int] = field(default_factory=list)
@@ -38,7 +45,9 @@ class Restored:
 
     def lines(self, path: Path) -> Iterator[str]:
         """Say it to people."""
-        yield f"generate: took {self.answers} answers from {path} into the ledger"
+        yield f"generate: took {self.answers} answers from {path} into the ledger; they count against the caps with what they cost"
+        if self.unpriced:
+            yield f"generate: {self.unpriced} of them do not say what they cost, and count no dollars"
         if self.odd:
             yield f"generate: {len(self.odd)} figures in it cannot be, and count as unknown; the first: {self.odd[0]}"
         if self.strange:
@@ -48,58 +57,92 @@ class Restored:
             )
 
 
+class Line(NamedTuple):
+    """What a line of responses.jsonl says of its key."""
+
+    place: str
+    row: dict[str, Any]
+    state: str
+    """restored, spoilt, or failed: a failure that was paid for."""
+    body: bytes | None
+    timing: Timing | None
+
+
+def restore(path: Path, timings: Path, db: sqlite3.Connection, *, dataset: str, purse: str) -> Restored:
+    """Take into the ledger what a `responses.jsonl` holds and the ledger does not, as after a `dvc pull`; with its times, where ``timings`` has them.
+
+    What it cost counts against the dataset's caps, whoever paid: a ledger that was deleted must not open a spent budget again.
+    """
+    found = Restored()
+    lines = zip(read_lines(path), read_timings(timings), strict=False)
+    while chunk := list(islice(lines, CHUNK)):
+        _restore_chunk(path, chunk, db, found, (dataset, f"restored {purse}"))
+    return found
+
+
+def keys_of(path: Path) -> frozenset[str]:
+    """Keys that `restore` would settle from a `responses.jsonl`."""
+    rows = ((object_of(text), text) for _, text in read_lines(path))
+    return frozenset(row["key"] for row, text in rows if row is not None and is_key(row.get("key")) and (_kept(row, text) or ("", b""))[1])
+
+
 def body_of(text: bytes) -> bytes | None:
     """Bytes of the response in a line that `projection.line` wrote; None when there is no answer in it, or another program wrote it."""
     row = object_of(text)
-    return None if row is None else _body(row, text)
+    return None if row is None or (kept := _kept(row, text)) is None or kept[0] != "restored" else kept[1]
 
 
-def _body(row: dict[str, Any], text: bytes) -> bytes | None:
-    if row.get("error") is not None or not isinstance(row.get("response"), dict):
-        return None
+def _kept(row: dict[str, Any], text: bytes) -> tuple[str, bytes | None] | None:
+    """State and bytes of what a row holds that was paid for."""
+    if row.get("error") is None:
+        body = _response(row, text) if isinstance(row.get("response"), dict) else None
+        return None if body is None else ("restored", body)
+    encoded = row.get("response_base64")
+    try:
+        body = base64.b64decode(encoded, validate=True) if isinstance(encoded, str) else b""
+    except ValueError:
+        body = b""
+    if body and is_spoilt(body):
+        return "spoilt", body
+    return ("failed", None) if amount(row.get("cost_usd")) else None
+
+
+def _response(row: dict[str, Any], text: bytes) -> bytes | None:
     head = orjson.dumps({name: value for name, value in row.items() if name not in ("response", "response_base64")})[:-1] + RESPONSE
     text = text.rstrip(b"\n")
     return text[len(head) : -1] if text.startswith(head) else None
 
 
-def restore(path: Path, timings: Path, db: sqlite3.Connection) -> Restored:
-    """Take answers into the ledger that a `responses.jsonl` holds and the ledger does not, as after a `dvc pull`; with their times, where ``timings`` has them.
-
-    They count nothing against this clone's caps: another clone paid for them.
-    """
-    found = Restored()
-    lines = zip(read_lines(path), read_timings(timings), strict=False)
-    while chunk := list(islice(lines, CHUNK)):
-        _restore_chunk(path, chunk, db, found)
-    return found
-
-
-def keys_of(path: Path) -> frozenset[str]:
-    """Keys of the answers that `restore` would find in a `responses.jsonl`."""
-    rows = ((object_of(text), text) for _, text in read_lines(path))
-    return frozenset(row["key"] for row, text in rows if row is not None and _body(row, text) is not None and is_key(row.get("key")))
-
-
-def _restore_chunk(path: Path, chunk: list[tuple[tuple[int, bytes], Timing | None]], db: sqlite3.Connection, found: Restored) -> None:
-    fresh: dict[str, tuple[str, dict[str, Any], bytes, Timing | None]] = {}
+def _restore_chunk(path: Path, chunk: list[tuple[tuple[int, bytes], Timing | None]], db: sqlite3.Connection, found: Restored, account: tuple[str, str]) -> None:
+    fresh: dict[str, Line] = {}
     for (number, text), timing in chunk:
         row = object_of(text)
-        body = None if row is None else _body(row, text)
-        if row is not None and body is not None and is_key(row.get("key")):
-            fresh[row["key"]] = (f"{path}:{number}", row, body, timing)
+        kept = None if row is None else _kept(row, text)
+        if row is not None and kept is not None and is_key(row.get("key")):
+            fresh[row["key"]] = Line(f"{path}:{number}", row, *kept, timing)
         elif row is None or (row.get("response") is not None and row.get("error") is None):
             found.strange.append(number)
-    known = answered(db, list(fresh))
-    place = next_attempt(db)
+    known, asked = settled(db, list(fresh)), asked_before(db, list(fresh))
     db.execute("BEGIN IMMEDIATE")
-    for key, (where, row, body, timing) in fresh.items():
-        if key not in known:
-            db.execute(_INSERT, (place, key, *_figures(where, row, found), *_times(key, timing)))
-            db.execute("INSERT INTO bodies(attempt, sha256, body) VALUES(?, ?, ?)", (place, hashlib.sha256(body).digest(), body))
-            db.execute("INSERT INTO answers(key, attempt) VALUES(?, ?)", (key, place))
-            place += 1
-            found.answers += 1
+    for key, line in fresh.items():
+        if key not in (asked if line.state == "failed" else known):
+            _insert(db, key, line, found, account)
     db.execute("COMMIT")
+
+
+def _insert(db: sqlite3.Connection, key: str, line: Line, found: Restored, account: tuple[str, str]) -> None:
+    attempt, result = next_attempt(db), next_result(db)
+    figures = _figures(line.place, line.row, found)
+    cost, tokens = figures[1], figures[3]
+    sent_at, seconds = _times(key, line.timing)
+    error = mapping(line.row.get("error"))
+    why = (str(error.get("kind")), str(error.get("message"))) if error else ("ok", "")
+    db.execute(_REQUEST, (attempt, key, *account, cost or 0, tokens or 0))
+    db.execute(_RESULT, (result, attempt, line.state, cost or 0, tokens or 0, *why, sent_at, seconds, *figures))
+    if line.body is not None:
+        db.execute(_BODY, (result, hashlib.sha256(line.body).digest(), line.body))
+        found.answers += 1
+        found.unpriced += cost is None
 
 
 def _figures(where: str, row: dict[str, Any], found: Restored) -> tuple[Any, ...]:

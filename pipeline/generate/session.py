@@ -62,7 +62,7 @@ async def _session(job: Job, outputs: Outputs, folder: Path, budget: Budget, wat
         writer = Writer(db, folder / ledger.FILE, asyncio.get_running_loop(), in_flight=provider.concurrency)
         try:
             async with Client(provider.base_url, headers=headers(provider), timeouts=timeouts(provider), connections=provider.concurrency) as client:
-                source = Unanswered(outputs.prompts, outputs.asker, outputs.db)
+                source = Unanswered(outputs.prompts, outputs.asker, outputs.db, skip=before.settled_first)
                 engine = Engine(job, source=source, client=client, writer=writer, budget=budget, watch=watch, first_attempt=ledger.next_attempt(outputs.db))
                 # some more than may be in flight: those write to the disk while others wait for the network
                 await engine.run(min(provider.concurrency + provider.concurrency // 8 + 1, before.new))

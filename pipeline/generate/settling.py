@@ -18,9 +18,9 @@ from pipeline.generate.server import headers, timeouts
 from pipeline.http import Client, Lost, Reply
 
 _AT_ONCE = 8
-_OPEN = "(state='uncertain' OR (state IN ('answer', 'failed') AND cost_pico IS NULL))"
-_SETTLE = """UPDATE attempts SET state=CASE state WHEN 'uncertain' THEN 'failed' ELSE state END, cost_pico=?2, charge_pico=?2, prompt_tokens=coalesce(?3, prompt_tokens),
-completion_tokens=coalesce(?4, completion_tokens), charge_tokens=coalesce(?4, charge_tokens), provider=coalesce(provider, ?5), model=coalesce(model, ?6) WHERE id=?1"""
+_OPEN = "(state='uncertain' OR (state IN ('answer', 'spoilt', 'failed', 'dropped') AND cost_pico IS NULL))"
+_SETTLE = """UPDATE results SET state=CASE state WHEN 'uncertain' THEN 'failed' ELSE state END, cost_pico=?2, charge_pico=?2, prompt_tokens=coalesce(?3, prompt_tokens),
+completion_tokens=coalesce(?4, completion_tokens), charge_tokens=coalesce(?4, charge_tokens), provider=coalesce(provider, ?5), model=coalesce(model, ?6) WHERE attempt=?1"""
 
 
 class Bill(NamedTuple):

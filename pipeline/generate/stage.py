@@ -43,7 +43,7 @@ def run(config: Config, *, prompts: Path, record: Path, model: Path, responses: 
             say(f"generate: {orphans} requests of a generator that died are booked as uncertain spend")
         outputs = Outputs(config.sampling, provider, asker, db, prompts=prompts, files=Files(responses, summary, timings, timings_summary))
         if outputs.responses_from_elsewhere():
-            for line in restore(responses, timings, db).lines(responses):
+            for line in restore(responses, timings, db, dataset=outputs.dataset, purse=outputs.purse).lines(responses):
                 say(line)
         before = survey(prompts, asker, db, config.sampling.max_tokens)
         if before.new == 0:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.generate.ledger import answered
+from pipeline.generate.ledger import settled
 from pipeline.generate.money import Price, most_prompt_tokens
 from pipeline.generate.request import Asker
 from pipeline.generate.source import keyed, plan_row
@@ -18,13 +18,15 @@ class Survey:
 
     prompts: int
     cached: int
-    """Prompts with an answer in the ledger, or elsewhere."""
+    """Prompts that the ledger has settled, or that are answered elsewhere."""
     new: int
-    """Requests to send: different keys without an answer."""
+    """Requests to send: different keys that nothing has settled."""
     prompt_bytes: int
     """Size of the new prompts, in bytes of JSON."""
     most_prompt_tokens: int
     most_completion_tokens: int
+    settled_first: int
+    """Prompts before the first one to be asked."""
     digest: str
     """Of every prompt's id, key and answer: equal digests give equal responses.jsonl."""
 
@@ -37,16 +39,18 @@ def survey(prompts: Path, asker: Asker, db: sqlite3.Connection | None, most_toke
     """Look up every prompt. Without a ledger everything is new, but for the keys that are answered ``elsewhere``."""
     digest = hashlib.sha256()
     total = cached = size = most = 0
+    first: int | None = None
     new: set[bytes] = set()
     for chunk in keyed(prompts, asker):
-        known = answered(db, [key for key, _ in chunk]) if db is not None else {}
+        known = settled(db, [key for key, _ in chunk]) if db is not None else {}
         for key, prompt in chunk:
             total += 1
             cached += key in known or key in elsewhere
             digest.update(plan_row(prompt.id, key, known.get(key, 0)))
             if key not in known and key not in elsewhere and (short := bytes.fromhex(key[:24])) not in new:
                 new.add(short)
+                first = total - 1 if first is None else first
                 length = asker.content_size(prompt)
                 size += length
                 most += most_prompt_tokens(length, len(prompt.messages))
-    return Survey(total, cached, len(new), size, most, len(new) * most_tokens, digest.hexdigest())
+    return Survey(total, cached, len(new), size, most, len(new) * most_tokens, total if first is None else first, digest.hexdigest())

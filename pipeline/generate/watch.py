@@ -27,6 +27,10 @@ class Watch:
         self.pico = 0
         self.uncertain_pico = 0
         self.in_flight = 0
+        self.waiting = 0
+        """Prompts that failed and wait to be asked again."""
+        self.last_failure = ""
+        """Why the last of them does."""
         self.started = time.monotonic()
         self.last_answer = self.started
         self._last_line = self.started
@@ -85,7 +89,15 @@ class Watch:
         """Rate, cost, tokens and errors, on one line."""
         uncertain = f" + up to ${to_usd(self.uncertain_pico):.4f}" if self.uncertain_pico else ""
         errors = self.failed.total()
-        return f"{self.rate():.1f}/s | ${to_usd(self.pico):.4f}{uncertain} | {self.tokens:,} tokens | {errors} failed, {self.retried} retried | {self.in_flight} in flight"
+        waiting = f" | {self.patience()}" if self.waiting else ""
+        return (
+            f"{self.rate():.1f}/s | ${to_usd(self.pico):.4f}{uncertain} | {self.tokens:,} tokens | {errors} failed, {self.retried} retried"
+            f" | {self.in_flight} in flight{waiting}"
+        )
+
+    def patience(self) -> str:
+        """Say how many prompts wait to be asked again, and why the last of them does."""
+        return f"{self.waiting} wait to be asked again, the last for {self.last_failure}"
 
     def _left(self, done: int) -> str:
         rate = self.rate()

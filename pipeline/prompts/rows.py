@@ -65,6 +65,8 @@ def to_prompt(row: Any, columns: ColumnsSection, *, drop_last_answer: bool) -> P
 def _check_text_only(number: int, message: dict[str, Any]) -> None:
     """Refuse pictures, sound and files: what they cost is not bounded by their bytes, and no token ids of them can be rebuilt."""
     content = message.get("content")
+    if message["role"] == "user" and not _text_of(content).strip():
+        raise InputError(f"message {number} (user) is empty, so nothing is asked; leave the row out")
     odd = (
         [part for part in content if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str)]
         if isinstance(content, list)
@@ -76,6 +78,12 @@ def _check_text_only(number: int, message: dict[str, Any]) -> None:
         )
     if media := sorted(_MEDIA & {name for name, value in message.items() if value}):
         raise InputError(f"message {number} ({message['role']}): only text can be asked; found {media}")
+
+
+def _text_of(content: Any) -> str:
+    """Text of a message's content, of whatever form; anything that is no text counts as some."""
+    parts = content if isinstance(content, list) else [content]
+    return "".join(text if isinstance(text := part.get("text") if isinstance(part, dict) else part, str) else "?" for part in parts)
 
 
 def _messages(row: dict[str, Any], columns: ColumnsSection) -> list[dict[str, Any]]:
@@ -92,13 +100,13 @@ def _messages(row: dict[str, Any], columns: ColumnsSection) -> list[dict[str, An
 
 
 def _sharegpt(number: int, turn: Any) -> dict[str, Any]:
-    if not isinstance(turn, dict) or turn.get("from") not in ROLES or not isinstance(turn.get("value"), str):
+    if not isinstance(turn, dict) or not isinstance(turn.get("from"), str) or turn["from"] not in ROLES or not isinstance(turn.get("value"), str):
         raise InputError(f"turn {number} must be {{'from': one of {sorted(ROLES)}, 'value': text}}; found {show(turn)}")
     return {"role": ROLES[turn["from"]], "content": turn["value"]}
 
 
 def _text(value: Any, column: str) -> str:
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value.strip():
         raise InputError(f"{column!r} must be a text that is not empty; found {show(value)}")
     return value
 

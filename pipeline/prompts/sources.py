@@ -14,6 +14,9 @@ from pipeline.prompts.exact import exact_json
 Located = tuple[str, Any]
 """Where a row is (`file:line`), and the row."""
 
+_BOM = b"\xef\xbb\xbf"
+"""What some editors put before a text in UTF-8."""
+
 _JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson")
 
 
@@ -38,7 +41,7 @@ def open_source(section: PromptsSection) -> Iterator[Located]:
 def _lines(path: Path) -> Iterator[Located]:
     for number, line in read_lines(path, _opener(path)):
         try:
-            yield f"{path}:{number}", exact_json(line)
+            yield f"{path}:{number}", exact_json(line.removeprefix(_BOM) if number == 1 else line)
         except orjson.JSONDecodeError as error:
             raise InputError(f"{path}:{number}: not JSON: {error}; found {line[:80]!r}") from error
         except InputError as error:
@@ -57,7 +60,14 @@ def _parquet(path: Path) -> Iterator[Located]:
     from pipeline.tables import read_any
 
     for number, row in enumerate(read_any(path), 1):
-        yield f"{path}: row {number}", row
+        yield f"{path}: row {number}", {name: _without_nulls(value) for name, value in row.items()}
+
+
+def _without_nulls(value: Any) -> Any:
+    """Leave out what a table only fills in: there, every message and tool has every field that any of them has. A message's `content` may be null."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None or name == "content"}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _hub(section: PromptsSection) -> Iterator[Located]:
@@ -71,6 +81,6 @@ def _hub(section: PromptsSection) -> Iterator[Located]:
     try:  # a stream, so rows are fetched, and can fail, one after the other
         rows = datasets.load_dataset(name, section.subset, split=section.split, revision=section.revision, streaming=True)
         for number, row in enumerate(rows, 1):
-            yield f"{section.path} {section.split} row {number}", row
+            yield f"{section.path} {section.split} row {number}", {name: _without_nulls(value) for name, value in row.items()}
     except (OSError, ValueError, RuntimeError, KeyError, datasets.exceptions.DatasetsError) as error:
         raise InputError(f"{section.path}: {type(error).__name__}: {error}") from error

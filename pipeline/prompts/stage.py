@@ -76,10 +76,11 @@ class _Tally:
             self.rows += 1
             try:
                 prompt = to_prompt(row, section.columns, drop_last_answer=section.drop_last_answer)
+                digest = content_hash(prompt.messages, prompt.tools)[:16]
             except InputError as error:
                 raise InputError(f"{where}: {error}") from None
             self._count_unused(row, section.columns)
-            name, digest = hashlib.blake2b(prompt.id.encode(), digest_size=16).digest(), content_hash(prompt.messages, prompt.tools)[:16]
+            name = hashlib.blake2b(prompt.id.encode(), digest_size=16).digest()
             if name not in seen:
                 seen[name] = digest
                 yield digest, prompt

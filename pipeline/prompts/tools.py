@@ -28,7 +28,11 @@ def check_schemas(tools: list[dict[str, Any]]) -> None:
             raise InputError(f"tool {number} ({name}): 'parameters' must be a JSON Schema of an object; found {show(parameters)}")
         if parameters.get("type", "object") != "object":
             raise InputError(f"tool {number} ({name}): 'parameters' must be a JSON Schema of type object; found type {show(parameters['type'])}")
-        if (fault := _fault(orjson.dumps(parameters, option=orjson.OPT_SORT_KEYS))) is not None:
+        try:
+            fault = _fault(orjson.dumps(parameters, option=orjson.OPT_SORT_KEYS))
+        except (TypeError, RecursionError) as error:
+            fault = f"it is nested too deeply, or holds what JSON cannot: {error}"
+        if fault is not None:
             raise InputError(f"tool {number} ({name}): 'parameters' is no JSON Schema: {fault}")
 
 

@@ -12,8 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.errors import AerieError, ArtifactError
+from pipeline.generate import ledger
+from pipeline.store import collect, export_answers
 from tests.conftest import ROOT
-from tests.generate.chat_server import ChatServer, completion
+from tests.generate.chat_server import Answer, ChatServer, completion, good
+from tests.generate.conftest import Bench
+from tests.generate.test_ledger import write_second
 
 pytestmark = pytest.mark.slow
 
@@ -135,6 +140,42 @@ def test_store_gc_wants_an_age(repository: tuple[Path, ChatServer], days: str) -
     assert "Traceback" not in done.stderr
 
 
+def test_store_export_saves_what_can_be_read_and_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"key": f"{number:064x}", "state": "answer", "cost_pico": 1, "body": b"x" * 3000} for number in range(100)]
+    write_second(tmp_path / "store", rows)
+    ledger.connect(tmp_path / "store").close()
+    path = tmp_path / "store" / ledger.FILE
+    data = bytearray(path.read_bytes())
+    at = data.rindex(b"x" * 3000) // 4096 * 4096
+    data[at : at + 12] = b"\xff" * 12
+    path.write_bytes(bytes(data))
+    with ledger.opened(tmp_path / "store", readonly=True) as db:
+        assert export_answers(db, tmp_path / "out.jsonl") == 1
+    assert 90 <= len((tmp_path / "out.jsonl").read_text().splitlines()) < 100
+    assert "cannot be read, the first: result" in capsys.readouterr().out
+    with pytest.raises(ArtifactError, match=r"store export --out FILE.*move it aside"), ledger.opened(tmp_path / "store", readonly=True) as db:
+        list(ledger.iterate_answers(db))
+
+
+def test_a_full_disk_behind_the_output_is_one_message() -> None:
+    code = "import sys; from pipeline.runner import guarded; sys.exit(guarded(lambda: print('x')))"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "error: where the output goes: No space left on device; free some space and run again\n")
+
+
+def test_store_gc_drops_nothing_when_a_file_is_wrong(bench: Bench) -> None:
+    bench.server.script = lambda text, _: Answer(400, body=b'{"error": {"message": "no"}}') if text == "bad" else good()
+    bench.ask("a", "bad")
+    with ledger.opened(bench.folder / "store") as db:
+        before = db.execute("SELECT count(*) FROM bodies").fetchone()
+        for wrong in (bench.folder / "nowhere.jsonl", bench.build / "generate.json"):
+            with pytest.raises(AerieError, match=wrong.name):
+                collect(db, 0, [str(bench.build / "responses.jsonl"), str(wrong)], really=True)
+            db.execute("DROP TABLE listed")
+        assert db.execute("SELECT count(*) FROM bodies").fetchone() == before == (2,)
+
+
 def test_store_without_a_ledger_says_so(repository: tuple[Path, ChatServer]) -> None:
     done = aerie(repository[0], "store", "stats")
     assert done.returncode == 2
@@ -147,7 +188,7 @@ def test_store_settle_asks_what_lost_answers_cost(repository: tuple[Path, ChatSe
     build = filled(folder, server)
     assert build.exists()
     with sqlite3.connect(folder / "store" / "ledger.sqlite") as db:
-        db.execute("UPDATE attempts SET state='uncertain', cost_pico=NULL, charge_pico=700000000, generation='gen-7'")
+        db.execute("UPDATE results SET state='uncertain', cost_pico=NULL, charge_pico=700000000, generation='gen-7'")
     assert "1 as uncertain as before: not known" in aerie(folder, "store", "settle").stdout
     server.generations = {"gen-7": {"total_cost": 0.0001}}
     done = aerie(folder, "store", "settle")

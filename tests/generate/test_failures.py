@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -172,6 +173,18 @@ def test_too_much_in_flight_lowers_the_concurrency(bench: Bench) -> None:
     assert len(bench.server.asked) < 600
 
 
+def test_the_last_prompt_waits_in_plain_sight_and_its_patience_says_for_what(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pipeline.generate.watch._LINE_EVERY", 0.1)
+    bench.provider = {"retry": {"patience": 1.2}}
+    bench.server.script = lambda text, _: error(429, "slow down", headers={"Retry-After": "60"}) if text == "b" else good()
+    waits = "1 wait to be asked again, the last for HTTP 429: slow down"
+    with pytest.raises(ProviderError, match=rf"no answer for 1\.2 s \(provider\.retry\.patience\); {waits}; what was answered"):
+        bench.ask("a", "b")
+    assert f"in flight | {waits}" in capfd.readouterr().err
+
+
 SURROGATE = GOOD.replace(b"Seven.", rb"Smile \ud83d and go.")
 
 
@@ -183,6 +196,10 @@ def test_text_that_is_no_unicode_is_kept_byte_for_byte_and_harms_no_other_row(be
     assert rows[1]["response"] is None
     assert base64.b64decode(rows[1]["response_base64"]) == raw
     assert rows[1]["attempts"] == 1
+    assert bench.run() == rows
+    shutil.rmtree(bench.folder / "store")
+    assert bench.run() == rows
+    assert bench.server.asked.count("odd") == 1  # paid for once, however often the stage runs
 
 
 def test_the_bodys_own_text_is_kept_number_forms_spaces_escapes_and_repeated_keys(bench: Bench) -> None:

@@ -154,7 +154,7 @@ def test_a_body_without_json_may_have_been_billed_and_is_asked_again(raw: bytes)
 def test_text_that_is_no_unicode_is_paid_and_kept_but_no_answer(raw: bytes, kind: str) -> None:
     found = judge(Reply(200, body(completion("HERE")).replace(b"HERE", raw)), price=None, errors="unknown", now=NOW)
     assert found.kind == kind
-    assert found.verdict is (Verdict.ANSWER if kind == "ok" else Verdict.FAIL)
+    assert found.verdict is (Verdict.ANSWER if kind == "ok" else Verdict.SPOILT)
     assert found.cost_pico == 20_000_000
 
 
@@ -162,7 +162,7 @@ def test_text_that_is_no_unicode_is_paid_and_kept_but_no_answer(raw: bytes, kind
 def test_numbers_that_json_has_not_are_paid_once_and_kept(number: bytes) -> None:
     document = {**completion(), "logprobs": "HERE"}
     found = judge(Reply(200, body(document).replace(b'"HERE"', number)), price=None, errors="unknown", now=NOW)
-    assert (found.verdict, found.kind, found.cost_pico) == (Verdict.FAIL, "not_json", 20_000_000)
+    assert (found.verdict, found.kind, found.cost_pico) == (Verdict.SPOILT, "not_json", 20_000_000)
 
 
 def test_a_redirect_is_named() -> None:

@@ -3,9 +3,11 @@
 from typing import Any, NamedTuple
 
 import pytest
+from pydantic import ValidationError
 
 from pipeline.generate.config import ProviderSection
 from pipeline.generate.policy import admit, normal, objections, other_provider, parse_endpoints, provider_block, served_by
+from pipeline.section import mistake
 from tests.generate.chat_server import ENDPOINT
 
 NEEDS = frozenset({"temperature", "top_p", "max_tokens", "seed"})
@@ -125,3 +127,14 @@ def test_without_a_list_the_allowed_names_decide() -> None:
     assert other_provider("Beta", section(allow=["alpha"]), []) is not None
     assert other_provider("Beta", section(), []) is None
     assert other_provider("Beta", section(deny=["beta"]), []) is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("quantizations", ["fp9"]), ("quantizations", ["FP4"]), ("api_key_env", ""), ("api_key_env", "sk-x"), ("data_collection", "no")]
+)
+def test_a_word_that_means_nothing_is_no_policy_and_what_may_be_a_key_is_not_shown(name: str, value: Any) -> None:
+    with pytest.raises(ValidationError) as found:
+        section(**{name: value})
+    said = mistake(found.value.errors()[0])
+    assert said.startswith(name)
+    assert "sk-x" not in said

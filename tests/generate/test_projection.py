@@ -127,11 +127,25 @@ def test_a_line_that_was_edited_is_told_before_it_is_paid_again(bench: Bench, ca
     assert len(bench.server.asked) == 3
 
 
-def test_restored_answers_do_not_count_against_this_clones_caps(bench: Bench) -> None:
+def test_a_ledger_that_was_deleted_opens_no_spent_budget(bench: Bench) -> None:
     bench.ask("a")
     shutil.rmtree(bench.folder / "store")
-    bench.dataset_budget = {"completion_tokens": 100}
+    bench.dataset_budget = {"completion_tokens": 104}
+    assert [row["error"] and row["error"]["kind"] for row in bench.ask("a", "b")] == [None, "not_asked"]
+    bench.dataset_budget = {"completion_tokens": 105}
     assert [row["error"] for row in bench.ask("a", "b")] == [None, None]
+
+
+def test_failures_that_were_paid_for_count_after_the_ledger_was_deleted(bench: Bench) -> None:
+    bench.provider = {"retry": {"repay": 0}}
+    bench.server.script = lambda *_: Answer(body=json.dumps({**completion(), "choices": []}).encode(), billed=0.00002)
+    for _ in range(2):
+        bench.ask("a")
+        shutil.rmtree(bench.folder / "store")
+    bench.dataset_budget = {"usd": 0}
+    bench.run()
+    assert bench.summary()["cost_usd"] == pytest.approx(0.00004)
+    assert bench.attempts()[0]["charge_pico"] == 40_000_000
 
 
 def test_going_back_to_an_earlier_configuration_costs_nothing(bench: Bench) -> None:

@@ -17,7 +17,7 @@ from pipeline.generate.config import ProviderSection
 from pipeline.generate.money import PICO
 from pipeline.generate.settling import Settled, bill_of, settle
 from pipeline.http import Reply
-from tests.generate.chat_server import Answer, completion, good
+from tests.generate.chat_server import Answer, good
 from tests.generate.conftest import Bench
 
 BILL = {"id": "gen-7", "total_cost": 0.00003, "native_tokens_prompt": 10, "native_tokens_completion": 5, "provider_name": "Alpha", "model": "m"}
@@ -138,15 +138,3 @@ def test_a_bill_with_a_key_of_ones_own_upstream() -> None:
     found = bill_of(Reply(200, b'{"data": {"total_cost": 0.25, "is_byok": true, "upstream_inference_cost": 1.5}}'))
     assert found is not None
     assert found.cost_pico == 1.75 * PICO
-
-
-def test_a_ledger_of_the_first_version_is_brought_up_to_date(bench: Bench) -> None:
-    bench.ask("a")
-    path = bench.folder / "store" / ledger.FILE
-    with sqlite3.connect(path) as db:
-        db.executescript("ALTER TABLE attempts DROP COLUMN generation; PRAGMA user_version=1;")
-    with ledger.opened(bench.folder / "store", readonly=True) as db:
-        assert ledger.spending(db, "real").tokens == 5
-    assert bench.run()[0]["response"] == completion()
-    assert bench.ask("a", "b")[1]["error"] is None
-    assert len(bench.server.asked) == 2

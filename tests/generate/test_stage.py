@@ -34,6 +34,17 @@ def test_an_added_prompt_costs_one_request(bench: Bench) -> None:
     assert sorted(bench.server.asked) == ["a", "b", "new"]
 
 
+def test_prompts_anywhere_between_answered_ones_are_asked(bench: Bench) -> None:
+    """The prompts before the first new one are passed over unread: none of the others may be."""
+    texts = [str(number) for number in range(300)]
+    bench.ask(*texts)
+    texts[130:130] = ["early", "late"]
+    bench.ask(*texts, "last", "early")
+    assert sorted(bench.server.asked[300:]) == ["early", "last", "late"]
+    bench.ask("first", *texts)
+    assert bench.server.asked[303:] == ["first"]
+
+
 def test_budget_stops_before_it_is_passed(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
     bench.dataset_budget = {"completion_tokens": 120}  # one worst case of 100 fits; five are used; so one more fits, and so on until 20 are left
     rows = bench.ask(*"abcdefgh")
@@ -60,7 +71,7 @@ def test_budget_can_fail_the_build(bench: Bench) -> None:
 
 def test_an_answer_that_was_dropped_from_the_ledger_is_not_shown_as_one_while_it_is_not_asked_again(bench: Bench) -> None:
     bench.ask("a", "b")
-    with ledger.opened(bench.folder / "store", readonly=True) as db:
+    with ledger.opened(bench.folder / "store") as db:
         collect(db, 0, [], really=True)
     bench.dataset_budget = {"usd": 0.0}
     assert [row["error"]["kind"] for row in bench.run()] == ["not_asked", "not_asked"]
@@ -85,10 +96,8 @@ def test_the_stores_table_counts_what_was_sent_and_fits_80_columns(bench: Bench)
     bench.server.script = lambda text, _: error(400) if text == "bad" else good()
     bench.ask("a", "b", "bad")
     with ledger.opened(bench.folder / "store") as db:
-        db.execute(
-            "INSERT INTO attempts(key, dataset, purse, run, state, charge_pico, charge_tokens, kind) VALUES('k', ?, 'real', 1, 'failed', 0, 0, 'unsent')",
-            (bench.dataset,),
-        )
+        db.execute("INSERT INTO requests VALUES(100, 'k', ?, 'real', 1, 7, 7, 0)", (bench.dataset,))
+        db.execute("INSERT INTO results(attempt, state, charge_pico, charge_tokens, kind) VALUES(100, 'failed', 0, 0, 'unsent')")
         console = Console(file=io.StringIO(), width=80)
         console.print(stats(db, bench.folder / "store"))
     assert isinstance(console.file, io.StringIO)

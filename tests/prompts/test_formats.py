@@ -117,6 +117,41 @@ def test_fields_that_a_parquet_file_fills_with_nulls_are_not_asked(tmp_path: Pat
     assert [row["messages"][0].get("name", "absent") for row in prepare(tmp_path / "s.parquet")] == ["absent", "Ada"]
 
 
+def test_tools_and_tool_calls_that_a_parquet_file_fills_with_nulls_are_as_in_lines(tmp_path: Path) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    first = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}], "tools": [{"type": "function", "function": {"name": "f"}}]}
+    parameters = {"type": "object", "properties": {"x": {"type": "string", "enum": ["u"]}}}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}, {"type": "function", "function": {"name": "g", "description": "G"}}]
+    second = {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "b", "cache": "x"}]},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "content": [{"type": "text", "text": "c"}], "tool_call_id": "c"},
+        ],
+        "tools": tools,
+    }
+    rows = [first, second]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "s.parquet")
+    lines = write(tmp_path / "s.jsonl", b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+    assert [row["tools"] for row in prepare(tmp_path / "s.parquet")] == [row["tools"] for row in rows]
+    found = [{message["role"]: message.get("content") for message in row["messages"]} for row in prepare(tmp_path / "s.parquet")]
+    assert found == [{message["role"]: message.get("content") for message in row["messages"]} for row in prepare(lines)]
+
+
+@pytest.mark.parametrize(
+    "data", [b"\xef\xbb\xbf" + TEXT, TEXT.replace(b"\n", b"\r\n"), TEXT.replace(b"\n", b"\n \n\r\n")[:-4], gzip.compress(TEXT[:30]) + gzip.compress(TEXT[30:])]
+)
+def test_what_editors_and_compressors_do_to_lines_changes_no_prompt(tmp_path: Path, data: bytes) -> None:
+    rows = prepare(write(tmp_path / "s.jsonl.gz", data))
+    assert [(row["id"], row["messages"]) for row in rows] == [(row["id"], row["messages"]) for row in ROWS]
+
+
+def test_a_speaker_of_another_type_is_named(tmp_path: Path) -> None:
+    source = write(tmp_path / "s.jsonl", json.dumps({"conversations": [{"from": ["human"], "value": "x"}]}).encode())
+    with pytest.raises(InputError, match=r"s\.jsonl:1: turn 0 must be"):
+        prepare(source, columns={"messages": None, "conversations": "conversations"})
+
+
 def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
     messages = [[{"role": "user", "content": "a", "picture": b"x"}]]
     pq.write_table(pa.table({"messages": messages}), tmp_path / "s.parquet")

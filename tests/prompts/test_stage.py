@@ -68,6 +68,21 @@ def parts(text: str) -> str:
         ('{"prompt": "x"}', r"some\.jsonl:2: there is no 'messages'; the row has \['prompt'\]"),
         ('{"messages": []}', r"some\.jsonl:2: 'messages' must be a list"),
         ('{"messages": [{"role": "usr", "content": "x"}]}', r"some\.jsonl:2: message 0: role must be one of"),
+        ('{"messages": [{"role": ["user"], "content": "x"}]}', r"some\.jsonl:2: message 0: role must be one of"),
+        ('{"messages": [{"role": "user", "content": " "}]}', r"some\.jsonl:2: message 0 \(user\) is empty"),
+        (parts('{"type": "text", "text": ""}'), r"some\.jsonl:2: message 0 \(user\) is empty"),
+        (
+            tools('{"type": "object", "not": ' + '{"not": ' * 250 + "{}" + "}" * 251),
+            r"some\.jsonl:2: tool 0 \(f\): 'parameters' is no JSON Schema: it is nested too deeply",
+        ),
+        (
+            tools('{"type": "object", "not": ' + '{"not": ' * 200 + "{}" + "}" * 201),
+            r"some\.jsonl:2: tool 0 \(f\): 'parameters' is no JSON Schema: it is nested too deeply",
+        ),
+        (
+            '{"id": "x", "messages": [{"role": "user", "content": "x", "deep": ' + "[" * 260 + "]" * 260 + "}]}",
+            r"some\.jsonl:2: the messages and tools must be JSON",
+        ),
         ('{"messages": [{"role": "user"}]}', r"some\.jsonl:2: message 0 \(user\) has no content"),
         ('{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}', r"some\.jsonl:2: the last message is the assistant's"),
         ('{"messages": [{"role": "user", "content": "x"}], "id": "../x"}', r"some\.jsonl:2: 'id' must be"),
