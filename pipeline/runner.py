@@ -47,6 +47,15 @@ def follow_parent() -> None:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
+def begin_worker() -> None:
+    """Begin a process of a pool: it ends with its parent, and at once when it is told to.
+
+    A handler that raises, as a stage's own does, would end nothing: the pool's code catches what is raised and waits on, for a reader that is gone.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    follow_parent()
+
+
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)

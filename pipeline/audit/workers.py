@@ -19,7 +19,7 @@ from pipeline.audit.kept import Fresh, KeptAudit, told_of
 from pipeline.audit.sketch import Sketch, in_memory
 from pipeline.audit.source import Rows, Source
 from pipeline.pools import processes_for, where_needed
-from pipeline.runner import follow_parent
+from pipeline.runner import begin_worker
 from pipeline.schema.target import TargetRecord
 from pipeline.tokens import load_tokenizer
 
@@ -60,7 +60,7 @@ def suitable(path: Path) -> int:
 
 
 def _inherit(context: Context, section: AuditSection) -> None:
-    follow_parent()
+    begin_worker()
     _work_with(context, section)
 
 

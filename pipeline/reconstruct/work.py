@@ -24,7 +24,7 @@ from pipeline.reconstruct.columns import counted, joined, record_batch
 from pipeline.reconstruct.kept import Fresh, KeptLines, Line
 from pipeline.reconstruct.summary import Tally
 from pipeline.reuse.rows import Found
-from pipeline.runner import follow_parent, no_collector
+from pipeline.runner import begin_worker, no_collector
 from pipeline.schema.tokens import SCHEMA
 
 GROUP_LINES = 256
@@ -184,7 +184,7 @@ def _by_processes(tasks: Tasks, plan: Plan, workers: int) -> Results:
 
 
 def _start() -> None:
-    follow_parent()
+    begin_worker()
     gc.freeze()  # what was inherited is no garbage, and looking through it would copy its memory
 
 
