@@ -31,7 +31,7 @@ from pipeline.extract.writer import ShardWriter
 from pipeline.models import DTYPES, open_model
 from pipeline.schema.tokens import SCHEMA
 from pipeline.shards import HiddenStates
-from pipeline.tables import write_rows
+from pipeline.tables import read_batches, write_rows
 
 VOCAB = 8000
 MODELS = {
@@ -90,11 +90,10 @@ def main() -> None:
 def measure(folder: Path, settings: ExtractSection, model: str, count: int, repeat: int) -> dict[str, Any]:
     """Time all three in ``folder``."""
     LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, **MODELS[model])).save_pretrained(folder / "model")
-    raw = accepted_rows(count)
-    write_rows(folder / "accepted.parquet", SCHEMA, raw)
+    write_rows(folder / "accepted.parquet", SCHEMA, accepted_rows(count))
     write_json(folder / "gate.json", {})
     write_json(folder / "record.json", {"vocab_size": VOCAB})
-    rows = select(folder, raw, settings, VOCAB).rows
+    rows = select(folder, read_batches(folder / "accepted.parquet", SCHEMA), settings, VOCAB).rows
     target = open_model(folder / "model", dtype=settings.compute_dtype, device=settings.device)
     pack_attention(target)
     backend = LocalBackend(settings, folder / "model", [2, target.num_layers // 2, target.num_layers - 3])

@@ -25,6 +25,8 @@ overrides:
 - datasets.tools.prompts.limit=16
 - datasets.code.prompts.limit=16
 - target.tiny.tokens=60000
+- target.tiny.width=64
+- target.tiny.mlp=128
 - audit.gate.max_error_rate=1.0
 - audit.gate.min_accepted=1
 - train.epochs=1
@@ -51,12 +53,13 @@ def test_nothing_runs_a_second_time(reduced: Workspace) -> None:
 
 
 def test_two_clean_clones_agree_byte_for_byte(reduced: Workspace, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Up to the hidden states; what follows runs twice in the tests of its own stages, and `benchmarks/build.py` compares two whole builds."""
     other = copy_of_repository(tmp_path_factory.mktemp("other") / "clone")
     other.write("params.yaml", PARAMS)
-    other.repro()
+    other.repro("extract@tools", "extract@code")
     ours, theirs = digests(reduced), digests(other)
-    assert ours.keys() == theirs.keys()
-    assert not [name for name in ours if ours[name] != theirs[name] and not holds_times(f"/{name}")]
+    assert {name.split("/")[0] for name in ours.keys() - theirs.keys()} == {"drafter"}
+    assert not [name for name in theirs if ours[name] != theirs[name] and not holds_times(f"/{name}")]
 
 
 def test_an_edited_threshold_runs_the_audit_again_and_nothing_that_costs(reduced: Workspace) -> None:

@@ -110,11 +110,11 @@ class RowMaker:
         return self._asked(job).thinking
 
     def shown(self, jobs: Iterable[Job], enough: Container[str | None] = ()) -> list[dict[str | None, Seen] | None]:
-        """What each job shows of its provider's habits; None where that provider is one of whom enough is known."""
+        """What each job shows of its provider's habits; None where that provider is one of whom enough is known. Not for a forked process."""
         replies = [(job, Reply() if job.rejects else self._reply(job)) for job in jobs]
         needed = [bool(job.rejects) or reply.provider not in enough for job, reply in replies]
         texts = self.rebuilder.plain_texts(answer for (_, reply), wanted in zip(replies, needed, strict=True) if wanted for answer in reply.answers)
-        ahead = dict(zip(texts, self.tokenizer.flats(texts), strict=True))
+        ahead = dict(zip(texts, self.tokenizer.flats_together(texts), strict=True))
         return [self._shown(job, reply, ahead) if wanted else None for (job, reply), wanted in zip(replies, needed, strict=True)]
 
     def observe(self, job: Job, seen: dict[str | None, Seen], limit: int) -> None:

@@ -53,7 +53,7 @@ def test_the_position_before_the_answer_gets_a_gradient_from_the_first_step() ->
     assert grad[5].abs().max() > 0
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(SHAPES, st.integers(0, 50))
 def test_a_packed_loss_is_the_sum_of_the_single_ones(shapes: list[tuple[int, int]], seed: int) -> None:
     drafter, pack = random_drafter(seed), random_pack(shapes, seed)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import torch
 import transformers
@@ -25,6 +26,7 @@ from pipeline.lossmask import weights_of
 from pipeline.models import Target, capturing, find_source, open_ends, open_model, open_shape
 from pipeline.schema.hidden import Manifest, Stamp
 from pipeline.schema.target import TargetRecord
+from pipeline.schema.tokens import SCHEMA
 from pipeline.shards import HiddenStates
 from pipeline.tensors import load_tensors, save_tensors
 from tests.conftest import ROOT
@@ -369,7 +371,7 @@ def test_a_file_that_the_checkpoints_index_names_and_is_not_there_is_named(tmp_p
 )
 def test_rows_that_are_cut_or_left_out_are_told_and_counted(capsys: pytest.CaptureFixture[str], most: int, on_long: str, said: str) -> None:
     settings = extract_settings(max_length=most, on_long=on_long)
-    selection = select(Path("accepted"), random_rows(ROWS), settings, VOCAB)
+    selection = select(Path("accepted"), [pa.RecordBatch.from_pylist(random_rows(ROWS), schema=SCHEMA)], settings, VOCAB)
     stage._say(selection, settings)
     assert said in capsys.readouterr().out
 
