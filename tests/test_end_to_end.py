@@ -25,8 +25,6 @@ overrides:
 - datasets.tools.prompts.limit=16
 - datasets.code.prompts.limit=16
 - target.tiny.tokens=60000
-- target.tiny.width=64
-- target.tiny.mlp=128
 - audit.gate.max_error_rate=1.0
 - audit.gate.min_accepted=1
 - train.epochs=1
