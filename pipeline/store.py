@@ -79,8 +79,8 @@ def _days(text: str) -> float:
 @contextlib.contextmanager
 def _changing(folder: Path) -> Iterator[sqlite3.Connection]:
     """Hold the ledger alone, and open it."""
-    if not (folder / ledger.FILE).exists():
-        raise ArtifactError(f"{folder / ledger.FILE}: there is no ledger yet; `python -m pipeline generate DATASET` makes it")
+    if not (path := folder / ledger.FILE).exists():
+        raise ledger.none_yet(path)
     with only_writer(folder, wait=False, say=print), ledger.opened(folder) as db:
         yield db
 

@@ -79,7 +79,7 @@ def connect(folder: Path, *, readonly: bool = False) -> sqlite3.Connection:
     """
     path = folder / FILE
     if readonly and not path.exists():
-        raise _none_yet(path)
+        raise none_yet(path)
     try:
         db = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA journal_mode=WAL")
@@ -93,14 +93,15 @@ def connect(folder: Path, *, readonly: bool = False) -> sqlite3.Connection:
     return db
 
 
-def _none_yet(path: Path) -> ArtifactError:
+def none_yet(path: Path) -> ArtifactError:
+    """There is no ledger in that place, and the command does not make one."""
     return ArtifactError(f"{path}: there is no ledger yet; `python -m pipeline generate DATASET` makes it")
 
 
 def _upgrade(db: sqlite3.Connection, folder: Path, version: int, *, alone: bool) -> None:
     path = folder / FILE
     if version == ledger_schema.EMPTY and not alone:
-        raise _none_yet(path)
+        raise none_yet(path)
     if not ledger_schema.upgradable(version):
         raise ArtifactError(
             f"{path}: schema {version}, this code reads {ledger_schema.VERSION}; use the code that wrote it to `store export`, or move the file away"

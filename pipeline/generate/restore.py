@@ -83,7 +83,12 @@ def restore(path: Path, timings: Path, db: sqlite3.Connection, *, dataset: str, 
 def keys_of(path: Path) -> frozenset[str]:
     """Keys that `restore` would settle from a `responses.jsonl`."""
     rows = ((object_of(text), text) for _, text in read_lines(path))
-    return frozenset(row["key"] for row, text in rows if row is not None and is_key(row.get("key")) and (_kept(row, text) or ("", b""))[1])
+    return frozenset(row["key"] for row, text in rows if row is not None and is_key(row.get("key")) and _settles(row, text))
+
+
+def _settles(row: dict[str, Any], text: bytes) -> bool:
+    kept = _kept(row, text)
+    return kept is not None and kept[1] is not None
 
 
 def body_of(text: bytes) -> bytes | None:

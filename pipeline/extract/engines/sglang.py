@@ -81,6 +81,6 @@ def _as_computed(numbers: torch.Tensor, wanted: torch.dtype) -> torch.Tensor:
     """Float32 numbers as the type that they were computed in: ``wanted`` where it holds them all and is no wider than they need."""
     known = torch.nan_to_num(numbers)
     narrow = [dtype for dtype in (torch.bfloat16, torch.float16) if torch.equal(known.to(dtype).float(), known)]
-    if wanted in narrow or not narrow:
-        return numbers.to(wanted) if wanted in narrow else numbers
-    return numbers.to(narrow[0])
+    if wanted in narrow:
+        return numbers.to(wanted)
+    return numbers.to(narrow[0]) if narrow else numbers
