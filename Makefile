@@ -40,8 +40,6 @@ test: $(READY) ## lint, types, every test
 check: $(READY) ## the quick part: lint, types, unit tests
 	@$(MAKE) --no-print-directory -j style types quick
 
-PYTEST := python -m pytest -n auto --dist loadfile --no-loadscope-reorder
-
 style:
 	ruff check . && ruff format --check .
 
@@ -49,10 +47,10 @@ types:
 	mypy
 
 every:
-	$(PYTEST)
+	python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 quick:
-	$(PYTEST) -m 'not slow'
+	python -m pytest -n auto --dist worksteal -m 'not slow'
 
 bench: $(READY) ## run the benchmarks; results go to benchmarks/results/
 	python -m benchmarks
