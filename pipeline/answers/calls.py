@@ -111,6 +111,22 @@ def unescape_non_ascii(text: str) -> str:
     return _ESCAPE.sub(replaced, text) if "\\u" in text else text
 
 
+def respaced(answer: Answer) -> Answer | None:
+    """The answer with each call's arguments in the other usual spacing; None where some of them are in neither, or nothing changes."""
+    calls = tuple(call._replace(arguments=_respaced(call.arguments) or "") for call in answer.calls)
+    return answer._replace(calls=calls) if calls != answer.calls and all(call.arguments for call in calls) else None
+
+
+def _respaced(text: str) -> str | None:
+    """JSON without white space as most libraries write it with some, and the other way round; None where it is written otherwise."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    ways = [json.dumps(value, ensure_ascii=False, separators=separators) for separators in ((",", ":"), (", ", ": "))]
+    return ways[1 - ways.index(text)] if text in ways else None
+
+
 def _json_object(text: str) -> dict[str, object] | None:
     try:
         value = json.loads(text)

@@ -29,6 +29,9 @@ MIN_ROWS, MIN_VERIFIED = 4, 20
 MAX_SPACES, MAX_LENGTH = 64, 8
 """Kinds of white space told apart, and the longest that is looked at whole."""
 
+MIN_RESPACED = 4
+"""A provider is taken to write arguments anew when so many of its rows say so, and more than say the contrary."""
+
 Space = tuple[str, str]
 """(seam, white space there)"""
 
@@ -48,6 +51,8 @@ class Habits:
     """Of these, the seams where the model does put white space, by other providers' rows or by ids."""
     verified: bool = False
     """Whether `may_strip` is what rows with known ids lost at this very provider."""
+    respaces: bool = False
+    """Whether it writes the spaces of tool calls' arguments anew."""
 
 
 UNKNOWN = Habits()
@@ -73,6 +78,10 @@ class Seen:
     """Rows whose known ids have white space at a seam."""
     lost: Counter[Space] = field(default_factory=Counter)
     """Rows whose known ids have white space at a seam where the text has none."""
+    spaced: int = 0
+    """Rows whose ids or bill say that the arguments of their calls are as the model spaced them."""
+    respaced: int = 0
+    """Rows whose ids or bill say that the model spaced them otherwise."""
 
     def take(self, more: "Seen") -> None:
         """Take in counts of the same provider."""
@@ -137,7 +146,8 @@ def _habits(own: Seen, others: Seen) -> Habits:
     known = own.verified >= MIN_VERIFIED
     may_strip = {seam: _at(seam, own.lost) if known else WHITE_SPACE for seam in silent}
     strips = {seam: _at(seam, own.emitted, others.shown, others.emitted) for seam in silent if _strips(own, others, seam)}
-    return Habits(bills_end(own), {seam: texts for seam, texts in may_strip.items() if texts}, strips, known)
+    respaces = own.respaced >= MIN_RESPACED and own.respaced > own.spaced
+    return Habits(bills_end(own), {seam: texts for seam, texts in may_strip.items() if texts}, strips, known, respaces)
 
 
 def _at(seam: str, *counts: Counter[Space]) -> tuple[str, ...]:

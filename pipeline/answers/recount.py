@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pipeline.answers.answer import Answer, Bill
 from pipeline.answers.assemble import Built, Encoder, assemble
-from pipeline.answers.calls import Context
+from pipeline.answers.calls import Context, respaced
 from pipeline.answers.habits import SEAMS, WHITE_SPACE, Habits, Spaces
 from pipeline.answers.outcome import Outcome
 from pipeline.answers.readings import Prompted, Reading, readings
@@ -40,7 +40,7 @@ class Recount:
             InputError: a text holds a lone surrogate.
 
         """
-        options = list(readings(answer, self.context, self.prompted, self.encode.marked))
+        options = list(self._readings(answer))
         honest = [reading for reading in options if not reading.rejects]
         if answer.empty:
             return self._rejected(("empty_zero_tokens" if self.bill.tokens == 0 else "empty_answer",))
@@ -48,6 +48,13 @@ class Recount:
             return self._rejected((*answer.rejects, *options[0].rejects, *self._mismatch(answer, options[0])))
         builts = [assemble(reading.pieces, self.encode) for reading in honest]
         return self._chosen(honest, builts, self._plain_delta(answer, honest[0], builts))
+
+    def _readings(self, answer: Answer) -> Iterator[Reading]:
+        """All readings; of a provider that writes arguments anew, with the other spacing too."""
+        yield from readings(answer, self.context, self.prompted, self.encode.marked)
+        if self.habits.respaces and (other := respaced(answer)) is not None:
+            for reading in readings(other, self.context, self.prompted, self.encode.marked):
+                yield reading._replace(repairs=(*reading.repairs, "respaced_arguments"))
 
     def _plain_delta(self, answer: Answer, first: Reading, builts: list[Built]) -> int | None:
         """Billed minus rebuilt, when nothing but the provider's way of counting can explain a difference of one."""

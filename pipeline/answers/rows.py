@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from pipeline.answers.answer import Answer, Bill, Finish, Reply
 from pipeline.answers.assemble import Built, Span, pack, unpack
+from pipeline.answers.calls import respaced
 from pipeline.answers.emitted import as_ids, impossible
 from pipeline.answers.formats import Thinking, thinking_after
 from pipeline.answers.habits import UNKNOWN, Habits, Seen, Space, spaces, take_in
@@ -130,7 +131,8 @@ class RowMaker:
         for answer in reply.answers:
             if answer.rejects:
                 continue
-            outcome = self.rebuilder.rebuild(answer, reply.bill if len(reply.answers) == 1 else Bill(), UNKNOWN, self._prompted(asked), ahead)
+            bill = reply.bill if len(reply.answers) == 1 else Bill()
+            outcome = self.rebuilder.rebuild(answer, bill, UNKNOWN, self._prompted(asked), ahead)
             counts.rows += 1
             counts.texts.update(name for name, text in (("reasoning", answer.reasoning), ("content", answer.content)) if text)
             spaced = set(spaces(answer.reasoning, answer.content))
@@ -142,7 +144,20 @@ class RowMaker:
                 counts.verified += 1
                 counts.emitted.update(emitted)
                 counts.lost.update(space for space in emitted if space[0] not in {seam for seam, _ in spaced})
+            if (other := respaced(answer)) is not None:
+                kept, changed = self._spacings(answer, other, outcome, self.rebuilder.rebuild(other, bill, UNKNOWN, self._prompted(asked), ahead))
+                counts.spaced += kept and not changed
+                counts.respaced += changed and not kept
         return {reply.provider: counts}
+
+    def _spacings(self, answer: Answer, other: Answer, outcome: Outcome, with_other: Outcome) -> tuple[bool, bool]:
+        """Whether the arguments may be what the model wrote: as they came, and in the other spacing; by known ids, else by the bill."""
+        if outcome.built is None or outcome.evidence not in ("ids", "logprobs"):
+            return outcome.plain_delta in (-1, 0), with_other.plain_delta in (-1, 0)
+        ids = outcome.built.tolist()
+        written = b"".join(self.tokenizer.decode_bytes(ids[span.start : span.end]) for span in outcome.built.spans if span.kind == "call_args")
+        first, second = (all(call.arguments.encode() in written for call in calls) for calls in (answer.calls, other.calls))
+        return first, second
 
     def _emitted(self, built: Built) -> Iterator[Space]:
         """White space at the seams of verified ids."""

@@ -76,6 +76,7 @@ class Tally:
             "evidence": dict(sorted(self._rows(_EVIDENCE, name).items())),
             "bills_end_token": own.bills_end,
             "strips": sorted(own.strips),
+            "respaces_arguments": own.respaces,
         }
 
 
@@ -93,6 +94,7 @@ def table(document: dict[str, Any]) -> str:
     for name, entry in document["providers"].items():
         habits = [] if entry["bills_end_token"] else ["end token not billed"]
         habits += [f"may strip {', '.join(entry['strips'])}"] if entry["strips"] else []
+        habits += ["spaces arguments anew"] if entry["respaces_arguments"] else []
         status = entry["status"]
         lines.append(f"{name[:27]:<28}{status.get('accept', 0):>8}{status.get('flag', 0):>8}{status.get('reject', 0):>8}  {'; '.join(habits)}")
     return "\n".join(lines)

@@ -1,12 +1,18 @@
 """What is learned of a provider from its rows, and what is not claimed without grounds."""
 
+import json
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from pipeline.answers.answer import Answer, Call
 from pipeline.answers.assemble import unpack
+from pipeline.answers.calls import respaced
 from pipeline.answers.habits import Seen, bills_end
 from pipeline.answers.rows import RowMaker
 from pipeline.tokens import Tokenizer
-from tests.answers.build import CLOSE, END, body, codes, rows_of
+from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
 
 REASONINGS = [f"Thought {number}." for number in range(40)]
 
@@ -93,3 +99,62 @@ def test_white_space_kept_before_the_close_says_nothing_of_the_beginning(maker: 
     rows = rows_of(maker, *clean, *trims)
     assert {row.status for row in rows[: len(clean)]} == {"accept"}
     assert {(row.status, row.reason) for row in rows[len(clean) :]} == {("flag", "edge_whitespace_suspected")}
+
+
+def compact(text: str) -> str:
+    return json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
+
+
+def same(text: str) -> str:
+    return text
+
+
+def calling(tokenizer: Tokenizer, arguments: str, server: Callable[[str], str], *, ids: bool = False) -> tuple[list[int], dict[str, Any]]:
+    """What the model emitted, and the body in which the server spaces its call's arguments anew."""
+    name = "functions.find:0"
+    made = [*tokenizer.encode("Look."), CLOSE, TOOLS, CALL, *tokenizer.encode(name), ARGS, *tokenizer.encode(arguments), CALL_END, TOOLS_END, END]
+    return made, body("Look.", None, [call("find", server(arguments), name)], billed=len(made), **({"token_ids": made} if ids else {}))
+
+
+SPACED = [json.dumps({"query": f"word {number}", "limit": number}) for number in range(8)]
+TIE = '{"limit": null}'
+"""As many tokens as without its space."""
+
+
+@pytest.mark.parametrize("ids", [False, True])
+def test_a_server_that_spaces_arguments_anew_is_found_out(maker: RowMaker, tokenizer: Tokenizer, ids: bool) -> None:
+    assert len(tokenizer.encode(TIE)) == len(tokenizer.encode(compact(TIE)))
+    learned = [calling(tokenizer, text, compact, ids=ids)[1] for text in SPACED]
+    emitted, one = calling(tokenizer, '{"query": "another", "limit": 3}', compact)
+    *_, row, tied = rows_of(maker, *learned, one, calling(tokenizer, TIE, compact)[1])
+    assert (unpack(row.completion), row.evidence, row.status) == (emitted, "count", "accept")
+    assert "respaced_arguments" in codes(row)
+    assert (tied.evidence, tied.status) == ("text", "flag")
+    assert any(note.startswith("equal_count") and "respaced_arguments" in note for note in tied.notes)
+
+
+@pytest.mark.parametrize("ids", [False, True])
+def test_a_server_that_keeps_arguments_is_believed_where_spaces_cost_nothing(maker: RowMaker, tokenizer: Tokenizer, ids: bool) -> None:
+    bodies = [calling(tokenizer, text, same, ids=ids)[1] for text in (*SPACED, *map(compact, SPACED[:3]))]
+    for text in (TIE, compact(TIE)):
+        emitted, tied = calling(tokenizer, text, same)
+        row = rows_of(maker, *bodies, tied)[-1]
+        assert (unpack(row.completion), row.evidence, row.status) == (emitted, "count", "accept")
+
+
+def test_a_few_rows_that_would_fit_otherwise_are_no_habit(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    rows = rows_of(maker, *[calling(tokenizer, text, compact)[1] for text in SPACED[:3]])
+    assert {(row.evidence, row.status) for row in rows} == {("text", "flag")}
+
+
+@pytest.mark.parametrize("text", ["{}", '{"a":  1}', '{"a" : 1}', '{"a":"\\u00e9"}', "not json", "", '{"n": 1.0, "e": 1e1}', '{"a": 1, "a": 2}'])
+def test_arguments_in_no_usual_spacing_have_no_other(text: str) -> None:
+    assert respaced(Answer(0, calls=(Call("functions.f:0", "f", text),))) is None
+
+
+def test_the_other_spacing_keeps_the_values_and_their_order() -> None:
+    spaced = '{"b": [1, {"c": "x, y: z"}], "a": "ü"}'
+    there = respaced(Answer(0, calls=(Call("functions.f:0", "f", spaced),)))
+    assert there is not None
+    assert there.calls[0].arguments == '{"b":[1,{"c":"x, y: z"}],"a":"ü"}'
+    assert respaced(there) == Answer(0, calls=(Call("functions.f:0", "f", spaced),))
