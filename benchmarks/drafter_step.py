@@ -108,11 +108,15 @@ def stepper(learner: Learner, pack: Pack, variant: str) -> Callable[[], float]:
     """One whole training step of a variant; gives the loss."""
     if variant == "ours":
         return lambda: learner.step([pack], 1e-4).loss
-    plainly = {"dense": dense, "growing": partial(dense, growing=True), "growing-attention": growing_attention}[variant]
+    plain: dict[str, Callable[[Learner, Pack], torch.Tensor]] = {
+        "dense": dense,
+        "growing": partial(dense, growing=True),
+        "growing-attention": growing_attention,
+    }
 
     def step() -> float:
         learner.optimizer.zero_grad(set_to_none=True)
-        loss = plainly(learner, pack)
+        loss = plain[variant](learner, pack)
         loss.backward()
         nn.utils.clip_grad_norm_(learner.drafter.parameters(), learner.settings.clip, foreach=False)
         learner.optimizer.step()

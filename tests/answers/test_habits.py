@@ -113,7 +113,8 @@ def calling(tokenizer: Tokenizer, arguments: str, server: Callable[[str], str], 
     """What the model emitted, and the body in which the server spaces its call's arguments anew."""
     name = "functions.find:0"
     made = [*tokenizer.encode("Look."), CLOSE, TOOLS, CALL, *tokenizer.encode(name), ARGS, *tokenizer.encode(arguments), CALL_END, TOOLS_END, END]
-    return made, body("Look.", None, [call("find", server(arguments), name)], billed=len(made), **({"token_ids": made} if ids else {}))
+    given: dict[str, Any] = {"token_ids": made} if ids else {}
+    return made, body("Look.", None, [call("find", server(arguments), name)], billed=len(made), **given)
 
 
 SPACED = [json.dumps({"query": f"word {number}", "limit": number}) for number in range(8)]
