@@ -179,7 +179,7 @@ class _Transport(AiohttpTransport):  # type: ignore[misc]
     async def _exchange(self, protocol: ResponseHandler, request: bytes, seen: "Seen | None") -> Reply:
         if protocol.transport is None:
             raise aiohttp.ServerDisconnectedError
-        protocol.set_response_params(read_timeout=self._session.timeout.sock_read)
+        protocol.set_response_params(read_timeout=self._session.timeout.sock_read, read_until_eof=True)
         protocol.transport.write(request)
         protocol.start_timeout()
         message, content = await protocol.read()
