@@ -38,13 +38,12 @@ class Survey:
 def survey(prompts: Path, asker: Asker, db: sqlite3.Connection | None, most_tokens: int, *, elsewhere: Collection[str] = ()) -> Survey:
     """Look up every prompt. Without a ledger everything is new, but for the keys that are answered ``elsewhere``."""
     digest = hashlib.sha256()
-    total = cached = size = most = 0
+    cached = size = most = 0
     asked = bytearray()
     new: set[bytes] = set()
     for chunk in chunks(prompts, asker):
         known = settled(db, [key for key, _ in chunk]) if db is not None else {}
         for key, prompt in chunk:
-            total += 1
             cached += key in known or key in elsewhere
             digest.update(plan_row(prompt.id, key, known.get(key, 0)))
             ask = key not in known and key not in elsewhere and (short := bytes.fromhex(key[:24])) not in new
@@ -54,4 +53,4 @@ def survey(prompts: Path, asker: Asker, db: sqlite3.Connection | None, most_toke
                 length = asker.content_size(prompt)
                 size += length
                 most += most_prompt_tokens(length, len(prompt.messages))
-    return Survey(total, cached, len(new), size, most, len(new) * most_tokens, bytes(asked), digest.hexdigest())
+    return Survey(len(asked), cached, len(new), size, most, len(new) * most_tokens, bytes(asked), digest.hexdigest())
