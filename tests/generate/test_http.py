@@ -60,6 +60,12 @@ def test_a_redirect_is_handed_over_and_not_followed() -> None:
     assert found.status == 302
 
 
+def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+    (found,) = asyncio.run(against(says(b"HTTP/1.1 200 OK\r\n\r\n[1]")))
+    assert isinstance(found, Reply)
+    assert found.body == b"[1]"
+
+
 def test_an_interim_answer_is_not_the_answer() -> None:
     (found,) = asyncio.run(against(says(b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]")))
     assert isinstance(found, Reply)
