@@ -132,6 +132,7 @@ class _Transport(AiohttpTransport):  # type: ignore[misc]
     def __init__(self, session: aiohttp.ClientSession, max_body: int) -> None:
         super().__init__(client=session, verify=False)  # the session has its own connector, with its own certificate roots
         self._session = session
+        self._timeout = session.timeout
         self._max_body = max_body
         self._addresses: dict[str, _Address] = {}
 
@@ -149,7 +150,7 @@ class _Transport(AiohttpTransport):  # type: ignore[misc]
     async def post(self, url: str, body: bytes, seen: "Seen | None") -> Reply:
         """Do the same with aiohttp's pool and parser alone: what its session builds for each request costs more than all that is done with an answer."""
         address = self._addresses.get(url) or self._address(url)
-        async with asyncio.timeout(self._session.timeout.total):  # bytes that keep a connection alive defeat a read timeout
+        async with asyncio.timeout(self._timeout.total):  # bytes that keep a connection alive defeat a read timeout
             connection = await self._connect(address.request)
             protocol = connection.protocol
             assert protocol is not None
@@ -167,19 +168,21 @@ class _Transport(AiohttpTransport):  # type: ignore[misc]
         request = aiohttp.ClientRequest("POST", URL(url), headers=self._session.headers, loop=asyncio.get_running_loop(), session=self._session)
         del request.headers["content-length"]
         lines = [f"POST {request.url.raw_path_qs} HTTP/1.1", *(f"{name}: {value}" for name, value in request.headers.items()), "content-length: "]
+        if not all(map(str.isprintable, lines)):  # a line break in a key that was pasted would begin a header of its own
+            raise ValueError("a header holds a control character")
         return self._addresses.setdefault(url, _Address(request, "\r\n".join(lines).encode()))
 
     async def _connect(self, request: aiohttp.ClientRequest) -> Connection:
         assert self._session.connector is not None
         try:
-            return await self._session.connector.connect(request, traces=[], timeout=self._session.timeout)
+            return await self._session.connector.connect(request, traces=[], timeout=self._timeout)
         except TimeoutError as error:
             raise aiohttp.ConnectionTimeoutError from error
 
     async def _exchange(self, protocol: ResponseHandler, request: bytes, seen: "Seen | None") -> Reply:
         if protocol.transport is None:
             raise aiohttp.ServerDisconnectedError
-        protocol.set_response_params(read_timeout=self._session.timeout.sock_read, read_until_eof=True)
+        protocol.set_response_params(read_timeout=self._timeout.sock_read, read_until_eof=True)
         protocol.transport.write(request)
         protocol.start_timeout()
         message, content = await protocol.read()

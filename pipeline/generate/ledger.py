@@ -85,7 +85,7 @@ def connect(folder: Path, *, readonly: bool = False) -> sqlite3.Connection:
         db.execute("PRAGMA page_size=16384")  # of a file that is made now; each page is two system calls, and an answer is some ten KiB
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")  # NORMAL would let a power cut take back what a request was promised
-        db.execute("PRAGMA wal_autocheckpoint=2000")  # 32 MiB: pages that many rows share are copied back once for all of them
+        db.execute("PRAGMA wal_autocheckpoint=2000")  # 32 MiB of such pages: those that many rows share are copied back once for all of them
         db.execute("PRAGMA cache_size=-16384")  # 16 MiB: keys are looked up in no order, and their index must stay in memory
         if (version := ledger_schema.version_of(db)) != ledger_schema.VERSION:
             _upgrade(db, folder, version, alone=not readonly)

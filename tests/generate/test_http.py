@@ -60,6 +60,15 @@ def test_a_redirect_is_handed_over_and_not_followed() -> None:
     assert found.status == 302
 
 
+def test_a_header_with_a_line_break_is_not_sent() -> None:
+    async def ask() -> Reply:
+        async with Client("http://127.0.0.1:9", headers={"x-key": "a\r\nx-other: b"}, timeouts=TIMEOUTS, connections=1) as client:
+            return await client.post("/x", b"{}")
+
+    with pytest.raises(Lost, match="a header holds a control character"):
+        asyncio.run(ask())
+
+
 def test_an_answer_without_a_length_ends_with_its_connection() -> None:
     (found,) = asyncio.run(against(says(b"HTTP/1.1 200 OK\r\n\r\n[1]")))
     assert isinstance(found, Reply)
