@@ -118,7 +118,7 @@ def prepared(kind: str, folder: Path, url: str, requests: int, in_flight: int) -
         return stage.run  # the whole stage: prompts read, the ledger written, responses.jsonl projected
     import httpx_aiohttp  # noqa: F401
 
-    import pipeline.http  # noqa: F401
+    import pipeline.generate.session  # noqa: F401
 
     return lambda: uvloop.run(LOOPS[kind](url, requests, in_flight))
 

@@ -5,18 +5,24 @@ Requests go to the transport itself, since all that `httpx.AsyncClient` adds (co
 more CPU than the rest of a request; and the transport's hot path is one for whole bodies, without httpx's objects, see `_Transport`.
 """
 
+import asyncio
 import resource
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from http.client import SWITCHING_PROTOCOLS
 from types import TracebackType
 from typing import NamedTuple, Self
 
 import aiohttp
 import certifi
 import httpx
+from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.http_exceptions import HttpProcessingError
 from httpx_aiohttp import AiohttpTransport
 from httpx_aiohttp.transport import map_aiohttp_exceptions
+from yarl import URL
 
 from pipeline.errors import ConfigError, ProviderError
 
@@ -96,7 +102,7 @@ def _lost(error: BaseException, timeouts: Timeouts) -> Lost:
         return Lost("deadline", f"no whole answer within {timeouts.total:g} s", sent=True)
     if isinstance(error, aiohttp.ClientPayloadError):
         return Lost("cut_short", text, sent=True)
-    if isinstance(error, aiohttp.ClientResponseError):
+    if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
         return Lost("bad_http", f"the answer is no HTTP: {error.message}", sent=True)
     return Lost("disconnected", text, sent=True)
 
@@ -111,30 +117,80 @@ class _Whole(httpx.AsyncByteStream):
         yield self.data
 
 
+class _Address(NamedTuple):
+    """What all posts to one address have in common."""
+
+    request: aiohttp.ClientRequest
+    """Tells the pool where to connect."""
+    head: bytes
+    """Request line and headers, up to the length of the body."""
+
+
 class _Transport(AiohttpTransport):  # type: ignore[misc]
     """The aiohttp transport for whole bodies: headers and deadlines are the session's, set once, and nothing is built twice at each request."""
 
     def __init__(self, session: aiohttp.ClientSession, max_body: int) -> None:
         super().__init__(client=session, verify=False)  # the session has its own connector, with its own certificate roots
         self._session = session
+        self._timeout = session.timeout
         self._max_body = max_body
+        self._addresses: dict[str, _Address] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request whose stream is a `_Whole`; the response's is one too."""
         assert isinstance(request.stream, _Whole)
         try:
-            reply = await self.send(request.method, str(request.url), request.stream.data, None)
+            async with self._session.request(request.method, str(request.url), data=request.stream.data or None, allow_redirects=False) as answer:
+                body = await _read(answer.content, self._max_body)
         except (aiohttp.ClientError, OSError):
             with map_aiohttp_exceptions():
                 raise
-        return httpx.Response(reply.status, headers=dict(reply.headers), stream=_Whole(reply.body))
+        return httpx.Response(answer.status, headers=dict(answer.headers), stream=_Whole(body))
 
-    async def send(self, method: str, url: str, body: bytes, seen: "Seen | None") -> Reply:
-        """Do the same without httpx's request and response, which cost more than all that is done with an answer; errors are aiohttp's."""
-        async with self._session.request(method, url, data=body or None, allow_redirects=False) as answer:
-            if seen is not None and not answer.content.is_eof():
-                seen(answer.headers)
-            return Reply(answer.status, await _read(answer.content, self._max_body), answer.headers)
+    async def post(self, url: str, body: bytes, seen: "Seen | None") -> Reply:
+        """Do the same with aiohttp's pool and parser alone: what its session builds for each request costs more than all that is done with an answer."""
+        address = self._addresses.get(url) or self._address(url)
+        async with asyncio.timeout(self._timeout.total):  # bytes that keep a connection alive defeat a read timeout
+            connection = await self._connect(address.request)
+            protocol = connection.protocol
+            assert protocol is not None
+            try:
+                reply = await self._exchange(protocol, b"%b%d\r\n\r\n%b" % (address.head, len(body), body), seen)
+                if protocol.writing_paused:  # answered before all of it was sent: the rest must not precede another request
+                    protocol.force_close()
+            except BaseException:
+                connection.close()
+                raise
+            connection.release()
+            return reply
+
+    def _address(self, url: str) -> _Address:
+        request = aiohttp.ClientRequest("POST", URL(url), headers=self._session.headers, loop=asyncio.get_running_loop(), session=self._session)
+        del request.headers["content-length"]
+        lines = [f"POST {request.url.raw_path_qs} HTTP/1.1", *(f"{name}: {value}" for name, value in request.headers.items()), "content-length: "]
+        if not all(map(str.isprintable, lines)):  # a line break in a key that was pasted would begin a header of its own
+            raise ValueError("a header holds a control character")
+        return self._addresses.setdefault(url, _Address(request, "\r\n".join(lines).encode()))
+
+    async def _connect(self, request: aiohttp.ClientRequest) -> Connection:
+        assert self._session.connector is not None
+        try:
+            return await self._session.connector.connect(request, traces=[], timeout=self._timeout)
+        except TimeoutError as error:
+            raise aiohttp.ConnectionTimeoutError from error
+
+    async def _exchange(self, protocol: ResponseHandler, request: bytes, seen: "Seen | None") -> Reply:
+        if protocol.transport is None:
+            raise aiohttp.ServerDisconnectedError
+        protocol.set_response_params(read_timeout=self._timeout.sock_read, read_until_eof=True)
+        protocol.transport.write(request)
+        protocol.start_timeout()
+        message, content = await protocol.read()
+        while 100 <= message.code < 200 and message.code != SWITCHING_PROTOCOLS:  # the answer is still to come
+            message, content = await protocol.read()
+        if seen is not None and not content.is_eof():
+            seen(message.headers)
+        return Reply(message.code, await _read(content, self._max_body), message.headers)
 
 
 Seen = Callable[[Mapping[str, str]], None]
@@ -171,8 +227,8 @@ class Client:
 
         """
         try:
-            return await self._transport.send("POST", self._base + path, body, seen)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return await self._transport.post(self._base + path, body, seen)
+        except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
             raise _lost(error, self._timeouts) from None
 
     async def patch(self, path: str, body: bytes) -> Reply:

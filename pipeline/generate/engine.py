@@ -5,7 +5,7 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -22,7 +22,6 @@ from pipeline.generate.policy import Admission, other_model, other_provider
 from pipeline.generate.request import Ask, Asker, Question
 from pipeline.generate.retry import Step, Tries, next_step
 from pipeline.generate.rotation import Rotation
-from pipeline.generate.source import Unanswered
 from pipeline.generate.watch import Watch
 from pipeline.generate.writer import Settlement, Writer
 from pipeline.http import Client, Lost
@@ -84,7 +83,9 @@ _KEPT = {Verdict.ANSWER: "answer", Verdict.SPOILT: "spoilt"}
 class Engine:
     """One run. Everything but the ledger's thread happens on the event loop."""
 
-    def __init__(self, job: Job, *, source: Unanswered, client: Client, writer: Writer, budget: Budget, watch: Watch, first_attempt: int) -> None:
+    def __init__(
+        self, job: Job, *, source: Iterator[tuple[str, Question]], client: Client, writer: Writer, budget: Budget, watch: Watch, first_attempt: int
+    ) -> None:
         self._job = job
         self._source = source
         self._client = client
@@ -175,9 +176,8 @@ class Engine:
 
     async def _work(self) -> None:
         try:
-            while not self._gate.stopped and (item := self._source.next()) is not None:
+            while not self._gate.stopped and (item := next(self._source, None)) is not None:
                 await self._settle_prompt(*item)
-                self._source.finish(item[0])
         except AerieError as error:
             self._halt(error)
         except Exception:  # a fault of ours, or a damaged ledger: end the run with it, not after everything else was asked

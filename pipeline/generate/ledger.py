@@ -82,9 +82,10 @@ def connect(folder: Path, *, readonly: bool = False) -> sqlite3.Connection:
         raise none_yet(path)
     try:
         db = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
+        db.execute("PRAGMA page_size=16384")  # of a file that is made now; each page is two system calls, and an answer is some ten KiB
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")  # NORMAL would let a power cut take back what a request was promised
-        db.execute("PRAGMA wal_autocheckpoint=8000")  # 32 MiB: pages that many rows share are copied back once for all of them
+        db.execute("PRAGMA wal_autocheckpoint=2000")  # 32 MiB of such pages: those that many rows share are copied back once for all of them
         db.execute("PRAGMA cache_size=-16384")  # 16 MiB: keys are looked up in no order, and their index must stay in memory
         if (version := ledger_schema.version_of(db)) != ledger_schema.VERSION:
             _upgrade(db, folder, version, alone=not readonly)
@@ -196,21 +197,30 @@ def next_result(db: sqlite3.Connection) -> int:
 _UNKNOWN_COST = "(state='uncertain' OR (state IN ('answer', 'spoilt', 'dropped') AND cost_pico IS NULL))"
 
 _OUTCOMES = f"""
-SELECT t.key, t.id, t.state, t.kind, t.message, t.provider, t.model, t.policy, b.body, t.sent, t.cost, t.uncertain, t.uncertain_pico, t.prompt_tokens, t.completion_tokens,
-  t.sent_at, t.seconds
-FROM (SELECT key, id, state, kind, message, provider, model, policy, prompt_tokens, completion_tokens, sent_at, seconds, result,
-        sum(requests * (kind IS NOT 'unsent')) AS sent, sum(coalesce(cost_pico, 0)) AS cost, sum({_UNKNOWN_COST}) AS uncertain,
-        sum(CASE WHEN {_UNKNOWN_COST} THEN charge_pico ELSE 0 END) AS uncertain_pico, max((state IN {SETTLED}) << 62 | id)
-      FROM attempts WHERE key IN ({{marks}}) GROUP BY key) AS t
-LEFT JOIN bodies AS b ON b.id = t.result
-WHERE t.state <> 'dropped'
+SELECT q.key, q.id, coalesce(r.state, 'sent'), r.kind, r.message, r.provider, r.model, r.policy, b.body, coalesce(r.requests, 1) * (r.kind IS NOT 'unsent'),
+  coalesce(r.cost_pico, 0), coalesce({_UNKNOWN_COST}, 0), iif({_UNKNOWN_COST}, r.charge_pico, 0), r.prompt_tokens, r.completion_tokens, r.sent_at, r.seconds
+FROM requests AS q LEFT JOIN results AS r ON r.attempt = q.id LEFT JOIN bodies AS b ON b.id = r.id WHERE q.key IN ({{marks}})
 """  # noqa: S608
-# beside a single max(), SQLite takes the other columns from the row that has it: the one that settled the key, else the last
 
 
 def outcomes(db: sqlite3.Connection, keys: Sequence[str]) -> dict[str, Attempt]:
     """For each key that was ever asked: what settled it, else its last failure. An answer that `store gc` dropped is neither."""
-    return {row[0]: Attempt(*row[1:]) for row in db.execute(_OUTCOMES.format(marks=_marks(keys)), keys)}
+    found: dict[str, Attempt] = {}
+    for key, *row in db.execute(_OUTCOMES.format(marks=_marks(keys)), keys):
+        attempt = Attempt(*row)
+        found[key] = _both(found[key], attempt) if key in found else attempt
+    return {key: attempt for key, attempt in found.items() if attempt.state != "dropped"}
+
+
+def _both(one: Attempt, other: Attempt) -> Attempt:
+    """Two attempts at a key as one: what came last, or settled it, with the requests and the money of both."""
+    last = max(one, other, key=lambda attempt: (attempt.settled, attempt.id))
+    return last._replace(
+        requests=one.requests + other.requests,
+        cost_pico=one.cost_pico + other.cost_pico,
+        uncertain=one.uncertain + other.uncertain,
+        uncertain_pico=one.uncertain_pico + other.uncertain_pico,
+    )
 
 
 def iterate_answers(db: sqlite3.Connection) -> Iterator[tuple[str, bytes, bytes]]:

@@ -17,7 +17,7 @@ from pipeline.generate.ledger import Attempt, outcomes
 from pipeline.generate.money import to_usd
 from pipeline.generate.policy import other_model
 from pipeline.generate.request import Asker
-from pipeline.generate.source import keyed, plan_row
+from pipeline.generate.source import chunks, plan_row
 from pipeline.generate.timing import Clock
 
 RESPONSE = b',"response":'
@@ -78,7 +78,7 @@ class Totals:
 def project(prompts: Path, asker: Asker, db: sqlite3.Connection, section: ProviderSection, totals: Totals, clock: Clock) -> Iterator[bytes]:
     """Lines of responses.jsonl, one a prompt, in prompt order; ``totals`` and ``clock`` are filled on the way."""
     seen: set[bytes] = set()
-    for chunk in keyed(prompts, asker):
+    for chunk in chunks(prompts, asker):
         found = {key: _judged(attempt, section) for key, attempt in outcomes(db, [key for key, _ in chunk]).items()}
         for key, prompt in chunk:
             short = bytes.fromhex(key[:24])

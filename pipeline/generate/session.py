@@ -16,7 +16,7 @@ from pipeline.generate.outputs import Outputs
 from pipeline.generate.policy import Admission
 from pipeline.generate.report import final_table
 from pipeline.generate.server import headers, timeouts
-from pipeline.generate.source import Unanswered
+from pipeline.generate.source import keyed
 from pipeline.generate.survey import Survey
 from pipeline.generate.watch import Watch
 from pipeline.generate.writer import Writer
@@ -62,7 +62,7 @@ async def _session(job: Job, outputs: Outputs, folder: Path, budget: Budget, wat
         writer = Writer(db, folder / ledger.FILE, asyncio.get_running_loop(), in_flight=provider.concurrency)
         try:
             async with Client(provider.base_url, headers=headers(provider), timeouts=timeouts(provider), connections=provider.concurrency) as client:
-                source = Unanswered(outputs.prompts, outputs.asker, outputs.db, skip=before.settled_first)
+                source = keyed(outputs.prompts, outputs.asker, before.asked)
                 engine = Engine(job, source=source, client=client, writer=writer, budget=budget, watch=watch, first_attempt=ledger.next_attempt(outputs.db))
                 # some more than may be in flight: those write to the disk while others wait for the network
                 await engine.run(min(provider.concurrency + provider.concurrency // 8 + 1, before.new))

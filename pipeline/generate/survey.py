@@ -9,7 +9,7 @@ from pathlib import Path
 from pipeline.generate.ledger import settled
 from pipeline.generate.money import Price, most_prompt_tokens
 from pipeline.generate.request import Asker
-from pipeline.generate.source import keyed, plan_row
+from pipeline.generate.source import chunks, plan_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +25,8 @@ class Survey:
     """Size of the new prompts, in bytes of JSON."""
     most_prompt_tokens: int
     most_completion_tokens: int
-    settled_first: int
-    """Prompts before the first one to be asked."""
+    asked: bytes
+    """1 for each prompt to be asked, 0 for one that is settled, or shares its key with one before it."""
     digest: str
     """Of every prompt's id, key and answer: equal digests give equal responses.jsonl."""
 
@@ -38,19 +38,19 @@ class Survey:
 def survey(prompts: Path, asker: Asker, db: sqlite3.Connection | None, most_tokens: int, *, elsewhere: Collection[str] = ()) -> Survey:
     """Look up every prompt. Without a ledger everything is new, but for the keys that are answered ``elsewhere``."""
     digest = hashlib.sha256()
-    total = cached = size = most = 0
-    first: int | None = None
+    cached = size = most = 0
+    asked = bytearray()
     new: set[bytes] = set()
-    for chunk in keyed(prompts, asker):
+    for chunk in chunks(prompts, asker):
         known = settled(db, [key for key, _ in chunk]) if db is not None else {}
         for key, prompt in chunk:
-            total += 1
             cached += key in known or key in elsewhere
             digest.update(plan_row(prompt.id, key, known.get(key, 0)))
-            if key not in known and key not in elsewhere and (short := bytes.fromhex(key[:24])) not in new:
+            ask = key not in known and key not in elsewhere and (short := bytes.fromhex(key[:24])) not in new
+            asked.append(ask)
+            if ask:
                 new.add(short)
-                first = total - 1 if first is None else first
                 length = asker.content_size(prompt)
                 size += length
                 most += most_prompt_tokens(length, len(prompt.messages))
-    return Survey(total, cached, len(new), size, most, len(new) * most_tokens, total if first is None else first, digest.hexdigest())
+    return Survey(len(asked), cached, len(new), size, most, len(new) * most_tokens, bytes(asked), digest.hexdigest())

@@ -3,7 +3,7 @@
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import orjson
 
@@ -41,15 +41,16 @@ class Clock:
 
     def add(self, prompt_id: str, key: str, found: Attempt | None, *, key_is_new: bool) -> None:
         """Take one prompt and its outcome."""
-        row: dict[str, Any] = {"id": prompt_id, "key": key, "provider": None, "sent_at": None, "seconds": None, "completion_tokens": None}
+        provider = sent_at = seconds = tokens = None
         if found is not None and found.answered:
             self._answers += key_is_new
-            row |= {"provider": found.provider, "completion_tokens": found.completion_tokens}
+            provider, tokens = found.provider, found.completion_tokens
             if found.seconds is not None and found.sent_at is not None:
-                row |= {"sent_at": round(found.sent_at, 3), "seconds": round(found.seconds, 3)}
+                sent_at, seconds = round(found.sent_at, 3), round(found.seconds, 3)
                 if key_is_new:
-                    self._measure(found.provider or "?", row["sent_at"], row["seconds"], found.completion_tokens or 0)
-        self._file.write(orjson.dumps(row) + b"\n")
+                    self._measure(provider or "?", sent_at, seconds, tokens or 0)
+        row = {"id": prompt_id, "key": key, "provider": provider, "sent_at": sent_at, "seconds": seconds, "completion_tokens": tokens}
+        self._file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
 
     def _measure(self, provider: str, sent_at: float, seconds: float, tokens: int) -> None:
         self._tokens += tokens

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from pipeline.errors import AerieError
 from pipeline.generate.ledger import next_result, store_error
 
-_LINGER = 1e-5
-"""Seconds a request in flight to gather rows for one commit, since a commit costs a disk flush whatever it holds: 10 ms at 1,000. Requests hold their turns meanwhile."""
-_LONGEST_LINGER = 0.02
+_LINGER = 2e-5
+"""Seconds a request in flight to gather rows for one commit: 20 ms at 1,000. Requests hold their turns meanwhile, but a commit costs a disk flush, and takes the interpreter's lock from the event loop some ten times, whatever it holds."""
+_LONGEST_LINGER = 0.05
 
 _CHUNK = 200
 """Rows of one statement, below SQLite's limit of 32,766 values."""
