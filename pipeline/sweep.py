@@ -137,8 +137,8 @@ def check_arguments(arguments: list[str]) -> None:
     check_grammar(overrides)
     if fixed := [override for override in overrides if key_of(override) in _FIXED]:
         raise ConfigError(f"override {fixed[0]!r}: the sweep itself sets this; its records lie under {FOLDER}/")
-    if named := [override for override in overrides if _DATASET.match(override)]:
-        raise ConfigError(f"override {named[0]!r}: datasets are named in {PARAMS}, not in a sweep; commit it with the name")
+    if named := [override for override in overrides if key_of(override) == "datasets" or _DATASET.match(override)]:
+        raise ConfigError(f"override {named[0]!r}: which datasets are built stands in {PARAMS}, and is no override; commit it there")
 
 
 @contextlib.contextmanager
@@ -188,12 +188,13 @@ def _run_all(arguments: list[str], params: Params, folder: Path, *, is_new: bool
     for old in folder.glob("sweep-*.json"):
         old.unlink()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints its errors by itself, with advice that leads nowhere here
-    sys.argv = [sys.argv[0], *hydra_arguments(arguments, params, folder)]
+    given = hydra_arguments(arguments, params, folder)
+    sys.argv = [sys.argv[0], *given]
     try:
         with contextlib.redirect_stdout(sys.stderr):  # Hydra tells its jobs on standard output, which a program may read
             _multirun()
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(refusal(error, arguments)) from error
+        raise ConfigError(refusal(error, given)) from error
     except SystemExit as error:
         if error.code in _HYDRA_REFUSES:
             raise ConfigError(f"Hydra refuses the sweep, see above; conf/ has the keys, {PARAMS} the datasets") from error
