@@ -75,12 +75,16 @@ def test_what_cannot_be_compared_is_said_in_the_comment_and_fails_the_run(tmp_pa
     (tmp_path / "python").chmod(0o755)
     (tmp_path / "verify.txt").write_text("x" * 3999 + "é is cut in half by a limit in bytes")
     settings = {"BASE": "a", "VERIFIED": "0", "GITHUB_ENV": "env", "GITHUB_STEP_SUMMARY": "summary", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    run = lambda name, more: subprocess.run(["bash", "-e", "-c", script(name)], cwd=tmp_path, env={**settings, **more}, capture_output=True, check=False)  # noqa: E731
-    assert run("compare", {}).returncode == 0, "the comment is still to be written"
+
+    def run(name: str) -> int:
+        given = {**settings, **dict(line.split("=", 1) for line in _lines(tmp_path / "env"))}
+        return subprocess.run(["bash", "-e", "-c", script(name)], cwd=tmp_path, env=given, capture_output=True, check=False).returncode
+
+    assert run("compare") == 0, "the comment is still to be written"
     said = read_comment(tmp_path / "comment.md")
     assert "## Data: not compared\n\n    error: dvc.lock in HEAD: holds conflict markers\n" in said
     assert "### ✅ verify" in said
-    assert run("verdict", dict(line.split("=", 1) for line in _lines(tmp_path / "env"))).returncode == 2
+    assert run("verdict") == 2
 
 
 def _lines(path: Path) -> list[str]:

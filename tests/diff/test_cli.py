@@ -144,7 +144,7 @@ def test_rows_that_cannot_be_read_are_named_as_people_know_them(tmp_path: Path) 
     old, new = (SimpleNamespace(label=label, data=lambda _: DataVersion(tmp_path / "ab12", None)) for label in ("v1", "HEAD"))
     new.data = lambda _: DataVersion(tmp_path / "ab13", None)
     dataset = Dataset("code", "both")
-    Comparison(old, new, examples=1)._compare_rows(dataset, True, True)  # type: ignore[arg-type]
+    Comparison(old, new, examples=1)._compare_rows(dataset, True, True)
     assert dataset.notes[0].startswith("build/code/tokens.parquet of v1: not a whole Parquet file")
     assert str(tmp_path) not in dataset.notes[0]
 
