@@ -60,10 +60,12 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
     """Open ``path`` for writing in binary; it appears, whole and on the disk, only when the block ends well.
 
     Raises:
-        DiskError: the disk is full or the folder not writable; the temporary file is gone.
+        DiskError: the disk is full or the folder not writable; the temporary file is gone. Or a device or pipe is there, which a file would replace.
 
     """
     temporary = _temporary(path)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise DiskError(f"{path}: is no regular file, and a file would take its place; name a file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb", buffering=WRITE_BUFFER) as file:

@@ -174,7 +174,9 @@ def _digest(path: str, where: str, *, hub: bool) -> str | None:
     if file.is_absolute() or ".." in file.parts or file.parts[:1] != ("data",):
         raise ConfigError(f"{where} is {path!r}: a prompt file must lie under data/ (put it or link it there), or DVC cannot see it change")
     if not file.is_file():
-        raise ConfigError(f"{where} is {path!r}, and {'that is a folder: name one file' if file.is_dir() else 'there is no such file'}")
+        kept = file.with_name(f"{file.name}.dvc").is_file()
+        absent = f"only {path}.dvc is here: `dvc pull {path}` brings it" if kept else "there is no such file"
+        raise ConfigError(f"{where} is {path!r}, and {'that is a folder: name one file' if file.is_dir() else absent}")
     return sha256_file(file)
 
 

@@ -5,11 +5,14 @@ shared cache and ledger: what a job does not change is not built again, and no p
 hash of the commit and its overrides, so an interrupted sweep, started again, runs only what is missing.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import re
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +25,19 @@ from omegaconf.errors import OmegaConfBaseException
 from pipeline import experiments
 from pipeline.artifacts import to_json, write_json
 from pipeline.compose import Params, check_grammar, read_params, refusal
-from pipeline.errors import ConfigError
+from pipeline.errors import BusyError, ConfigError, DiskError
 from pipeline.experiments import Job
 from pipeline.lockfile import LOCK, read_lock
 from pipeline.runner import guarded
 from pipeline.settings import PARAMS
 
 FOLDER = Path("multirun")
+_USAGE = "usage: python -m pipeline.sweep -m KEY=VALUE,VALUE ... [--json] (Hydra's multirun, with its whole grammar)"
+_FLAGS = frozenset({"-m", "--multirun"})
+_FIXED = frozenset({"hydra.job.chdir", "hydra.mode", "hydra.run.dir", "hydra.sweep.dir"})
+"""Settings of Hydra that a sweep relies on: where it leaves its records, and where it runs."""
+_HYDRA_REFUSES = (1, 2)
+"""Codes with which Hydra ends the process after it has said why; 143 is ours, after SIGTERM."""
 _DATASET = re.compile(r"\+dataset@datasets\.")
 
 
@@ -75,14 +84,18 @@ def run_job(overrides: list[str], folder: Path) -> Job:
     values = ",".join(map(quoted, overrides))
     commit = experiments.head()
     name = "sweep-" + hashlib.sha256("\0".join([commit, *overrides]).encode()).hexdigest()[:10]
+    record = folder / f"{name}.json"
     begin = time.monotonic()
     status, reason, stages = "kept", None, list[str]()
     if not experiments.exists(commit, name):
         print(f"{name}: {' '.join(overrides)}", file=sys.stderr, flush=True)
         status, reason, stages = experiments.run(name, f"overrides=[{values}]", folder / f"{name}.log")
+        if status == "failed" and experiments.exists(commit, name):
+            status, reason = "kept", None  # another sweep ran the same job meanwhile, and was done first
     figures = experiments.figures(commit, name) if status != "failed" else {}
     job = Job(name, overrides, status, round(time.monotonic() - begin, 1), stages, figures, reason)
-    write_json(folder / f"{name}.json", to_record(job))
+    if status != "kept" or not record.exists():  # a sweeper that asks for one job twice has run it once
+        write_json(record, to_record(job))
     return job
 
 
@@ -108,16 +121,58 @@ def folder_of(arguments: list[str]) -> Path:
     return FOLDER / hashlib.sha256("\0".join([experiments.head(), *arguments]).encode()).hexdigest()[:10]
 
 
+def check_arguments(arguments: list[str]) -> None:
+    """Refuse what is no multirun, or would take the records or the jobs elsewhere.
+
+    Raises:
+        ConfigError: the first such argument, and what is taken.
+
+    """
+    flags = [argument for argument in arguments if argument.startswith("-")]
+    overrides = [argument for argument in arguments if not argument.startswith("-")]
+    if odd := sorted(set(flags) - _FLAGS):
+        raise ConfigError(f"{odd[0]!r} is none of a sweep's flags: a job is HEAD and its overrides, nothing else; {_USAGE}")
+    if not flags or not any("=" in argument for argument in overrides):
+        raise ConfigError(_USAGE)
+    check_grammar(overrides)
+    if fixed := [override for override in overrides if key_of(override) in _FIXED]:
+        raise ConfigError(f"override {fixed[0]!r}: the sweep itself sets this; its records lie under {FOLDER}/")
+    if named := [override for override in overrides if key_of(override) == "datasets" or _DATASET.match(override)]:
+        raise ConfigError(f"override {named[0]!r}: which datasets are built stands in {PARAMS}, and is no override; commit it there")
+
+
+@contextlib.contextmanager
+def only_one(folder: Path) -> Iterator[None]:
+    """Hold a sweep's folder alone, since a second run of the same sweep would start the table anew.
+
+    Raises:
+        BusyError: the same sweep runs already.
+        DiskError: the folder cannot be made.
+
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise DiskError(f"{folder}: {error.strerror or error}; a sweep leaves its records there") from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise BusyError(f"{folder}: the same sweep is running already; wait for it, then the same command shows its table") from None
+    finally:
+        os.close(handle)
+
+
 def sweep(arguments: list[str]) -> list[Job]:
     """Run all jobs, then show the table, also when interrupted.
 
     Raises:
+        BusyError: the same sweep runs already.
         ConfigError: the arguments are no multirun, HEAD does not hold what is swept over, dvc.lock is broken, or Hydra refuses an override.
 
     """
-    if not {"-m", "--multirun"} & set(arguments) or not any("=" in argument for argument in arguments):
-        raise ConfigError("usage: python -m pipeline.sweep -m KEY=VALUE,VALUE ... [--json] (Hydra's multirun, with its whole grammar)")
-    check_grammar([argument for argument in arguments if not argument.startswith("-")])
+    check_arguments(arguments)
     folder, params = folder_of(arguments), read_params()
     experiments.refuse_uncommitted()
     if read_lock() is None:
@@ -125,17 +180,26 @@ def sweep(arguments: list[str]) -> list[Job]:
     for copy in experiments.remove_abandoned():
         print(f"removed {copy}: a killed experiment left it", file=sys.stderr)
     is_new = not folder.exists()
+    with only_one(folder):
+        return _run_all(arguments, params, folder, is_new=is_new)
+
+
+def _run_all(arguments: list[str], params: Params, folder: Path, *, is_new: bool) -> list[Job]:
     for old in folder.glob("sweep-*.json"):
         old.unlink()
     os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints its errors by itself, with advice that leads nowhere here
-    sys.argv = [sys.argv[0], *hydra_arguments(arguments, params, folder)]
+    given = hydra_arguments(arguments, params, folder)
+    sys.argv = [sys.argv[0], *given]
     try:
-        _multirun()
+        with contextlib.redirect_stdout(sys.stderr):  # Hydra tells its jobs on standard output, which a program may read
+            _multirun()
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(refusal(error, arguments)) from error
+        raise ConfigError(refusal(error, given)) from error
     except SystemExit as error:
-        if error.code:
+        if error.code in _HYDRA_REFUSES:
             raise ConfigError(f"Hydra refuses the sweep, see above; conf/ has the keys, {PARAMS} the datasets") from error
+        if error.code:  # this process was told to end
+            raise
     finally:
         if jobs := experiments.read_jobs(folder):
             write_json(folder / "sweep.json", {"commit": experiments.head(), "arguments": arguments, "jobs": [to_record(job) for job in jobs]})
@@ -147,6 +211,9 @@ def sweep(arguments: list[str]) -> list[Job]:
 
 def main(arguments: list[str]) -> int:
     """Run the command: 1 when a job failed. With `--json` the records are printed, the table goes to standard error."""
+    if {"-h", "--help"} & set(arguments):
+        print(f"{_USAGE}\n\n{__doc__}\ndocs/versions.md has examples, also of launcher and sweeper plugins.")
+        return 0
     jobs = sweep([argument for argument in arguments if argument != "--json"])
     if "--json" in arguments:
         sys.stdout.write(to_json([to_record(job) for job in jobs], indent=True).decode() + "\n")

@@ -83,7 +83,7 @@ def faults(files: dict[Path, bytes], lock: dict[str, Entry] | None) -> list[str]
     if lines:
         lines.append(f"mend it: python -m pipeline compose && git add {' '.join(map(str, files))}")
     if lock is not None and (found := _lock_faults(files, lock)):
-        mend = "mend it: dvc repro && git add -u dvc.lock build (`python -m pipeline plan` tells first what would be paid)"
+        mend = "mend it: dvc repro && git add dvc.lock build (`python -m pipeline plan` tells first what would be paid)"
         lines += [f"{LOCK} does not agree with conf/ and the code:", *found, mend]
     return lines
 

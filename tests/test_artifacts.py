@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.artifacts import read_json, read_jsonl, read_model, sha256_folder, to_json, write_json, write_jsonl, writing, writing_folder
-from pipeline.errors import ArtifactError, InputError
+from pipeline.errors import ArtifactError, DiskError, InputError
 from pipeline.schema.responses import Failure
 from pipeline.tables import read_rows, versioned, write_rows
 from tests.conftest import ROOT
@@ -109,6 +109,15 @@ def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> No
     assert rows.startswith(f"DiskError {tmp_path}/disk/rows.jsonl: the disk is full")
     assert folder.startswith(f"DiskError {tmp_path}/disk/folder: the disk is full")
     assert left == "left []"
+
+
+def test_a_device_or_a_pipe_is_never_replaced_by_a_file(tmp_path: Path) -> None:
+    """As root `--out /dev/stdout` would leave the machine without it."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DiskError, match="pipe: is no regular file"), writing(tmp_path / "pipe"):
+        pass
+    assert (tmp_path / "pipe").is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
 
 def test_a_line_is_split_at_newlines_only(tmp_path: Path) -> None:

@@ -208,7 +208,9 @@ def test_an_unknown_choice_lists_the_known(project: Path) -> None:
 
 
 def test_a_missing_prompt_file_is_named(project: Path) -> None:
-    (project / "data/code.jsonl").unlink()
+    (project / "data/code.jsonl").rename(project / "data/code.jsonl.dvc")
+    assert "datasets.code.prompts.path is 'data/code.jsonl', and only data/code.jsonl.dvc is here: `dvc pull data/code.jsonl` brings it" in mistake()
+    (project / "data/code.jsonl.dvc").unlink()
     assert "datasets.code.prompts.path is 'data/code.jsonl', and there is no such file" in mistake()
 
 

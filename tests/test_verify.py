@@ -61,6 +61,7 @@ def test_a_composed_config_that_was_not_built_names_the_stages_and_what_follows(
     assert said.count("audit.gate.min_accepted: 20 -> 21") == 3
     assert "what follows may change too: gate@code" in said
     assert "generate@" not in said
+    assert "dvc repro && git add dvc.lock build (" in said, "a new dataset's summaries are files that git does not know yet"
 
 
 def test_changed_code_names_the_stages_that_run_it(workspace: InstantBuild) -> None:

@@ -3,12 +3,14 @@
 import json
 import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
+from pipeline.comment import read_comment
 from tests.conftest import ROOT
 from tests.instant_stages import InstantBuild
 
@@ -53,8 +55,7 @@ def test_its_scripts_compare_a_branch_and_its_last_step_gives_verify_s_answer(in
     for name in ("verify", "compare"):
         given = {**settings, **dict(line.split("=", 1) for line in _lines(tmp_path / "env"))}
         workspace.run("env", *(f"{key}={value}" for key, value in given.items()), "bash", "-e", "-c", script(name))
-    verified = dict(line.split("=", 1) for line in _lines(tmp_path / "env"))["VERIFIED"]
-    assert workspace.run("env", f"VERIFIED={verified}", "bash", "-e", "-c", script("verdict"), check=False).returncode == (2 if stale else 0)
+    assert workspace.run("env", *_lines(tmp_path / "env"), "bash", "-e", "-c", script("verdict"), check=False).returncode == (2 if stale else 0)
     said = workspace.run("env", "-u", "GITHUB_TOKEN", "NUMBER=7", "bash", "-e", "-c", script("comment")).stdout
     assert "not commented: no GITHUB_TOKEN" in said
     comment = (workspace.root / "comment.md").read_text()
@@ -66,6 +67,24 @@ def test_its_scripts_compare_a_branch_and_its_last_step_gives_verify_s_answer(in
     found = json.loads((workspace.root / "dataset-diff.json").read_text())
     assert next(dataset for dataset in found["datasets"] if dataset["name"] == "code")["rows"]["changed"] == (0 if stale else 6)
     assert (workspace.root / "dataset-diff.html").read_text().startswith("<!doctype html>")
+
+
+def test_what_cannot_be_compared_is_said_in_the_comment_and_fails_the_run(tmp_path: Path) -> None:
+    """A comment of an earlier push would else stand there as if it still held."""
+    (tmp_path / "python").write_text("#!/bin/sh\necho 'error: dvc.lock in HEAD: holds conflict markers' >&2\nexit 2\n")
+    (tmp_path / "python").chmod(0o755)
+    (tmp_path / "verify.txt").write_text("x" * 3999 + "é is cut in half by a limit in bytes")
+    settings = {"BASE": "a", "VERIFIED": "0", "GITHUB_ENV": "env", "GITHUB_STEP_SUMMARY": "summary", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    def run(name: str) -> int:
+        given = {**settings, **dict(line.split("=", 1) for line in _lines(tmp_path / "env"))}
+        return subprocess.run(["bash", "-e", "-c", script(name)], cwd=tmp_path, env=given, capture_output=True, check=False).returncode
+
+    assert run("compare") == 0, "the comment is still to be written"
+    said = read_comment(tmp_path / "comment.md")
+    assert "## Data: not compared\n\n    error: dvc.lock in HEAD: holds conflict markers\n" in said
+    assert "### ✅ verify" in said
+    assert run("verdict") == 2
 
 
 def _lines(path: Path) -> list[str]:

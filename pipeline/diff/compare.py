@@ -151,6 +151,7 @@ class Comparison:
         if len(sides) < 2:
             return
         old, new = sides
+        places = {str(side.path): f"{path} of {version.label}" for version, side in ((self.old, old), (self.new, new)) if side is not None}
         try:
             if old is not None and new is not None and old.same_as(new):
                 changed = rows.unchanged(new.path)
@@ -160,7 +161,10 @@ class Comparison:
             if old is not None and new is not None and changed.changed:
                 dataset.examples = list(self._show(changed, old, new))
         except AerieError as error:
-            dataset.notes.append(str(error))
+            said = str(error)
+            for place, called in places.items():  # people know a file by its name in the build, not by its place in the cache
+                said = said.replace(place, called)
+            dataset.notes.append(said)
 
     def _show(self, changed: rows.RowChanges, old: DataVersion, new: DataVersion) -> Iterator[Example]:
         """The first changed rows; those whose completion changed come first."""

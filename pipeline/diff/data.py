@@ -65,7 +65,6 @@ class DataStore:
     def _bring(self, path: str, md5: str) -> None:
         """Copy a file from the default remote into the cache."""
         from dvc.config import NoRemoteError
-        from dvc.exceptions import DvcException
         from dvc_data.hashfile.hash_info import HashInfo
 
         if not self._fetch:
@@ -76,5 +75,6 @@ class DataStore:
             raise ArtifactError(
                 f"{path}: its version {md5} is not in the DVC cache, and there is no default remote to ask (`dvc remote default NAME`)"
             ) from error
-        except (DvcException, OSError) as error:
-            raise ArtifactError(f"{path}: its version {md5} is not in the DVC cache, and the remote cannot give it: {error}") from error
+        except Exception as error:  # each storage's library has errors of its own: no credentials, a missing plugin, no network
+            said = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise ArtifactError(f"{path}: its version {md5} is not in the DVC cache, and the remote cannot give it: {said}") from error

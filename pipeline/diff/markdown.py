@@ -82,7 +82,8 @@ def _examples(dataset: Dataset) -> Iterator[str]:
 
 def _sections(difference: Difference) -> Iterator[str]:
     """All of it, the most telling first."""
-    yield f"{MARK}\n## Data: {code(difference.old)} → {code(difference.new)}\n\n{inert(wording.verdict(difference))}\n\n{_dataset_table(difference)}"
+    yield f"## Data: {code(difference.old)} → {code(difference.new)}\n\n{inert(wording.verdict(difference))}\n"
+    yield _dataset_table(difference)
     notes = [code(note) for note in [*difference.notes, *difference.missing]]
     if notes:
         yield f"### Not compared\n\n{_listed(notes)}"
@@ -105,7 +106,7 @@ def _sections(difference: Difference) -> Iterator[str]:
 
 def render(difference: Difference, limit: int = LIMIT) -> str:
     """Write the comment; what does not fit is left out, and counted."""
-    text, left_out = "", 0
+    text, left_out = f"{MARK}\n", 0
     for section in _sections(difference):
         if len(text) + len(section) + 1 > limit - _RESERVE:
             left_out += 1

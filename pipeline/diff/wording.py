@@ -58,8 +58,12 @@ def verdict(difference: Difference) -> str:
     failing = [d.name for d in difference.datasets if d.headline.get("verdict", (None, None))[1] == "no-go"]
     counted = [d.rows for d in difference.datasets if d.rows is not None]
     added, removed, changed = (sum(getattr(rows, name) for rows in counted) for name in ("added", "removed", "changed"))
-    gate = f"the gate says no-go for {', '.join(failing)}" if failing else "the gate stops no dataset"
-    return f"{added:,} rows added, {removed:,} removed, {changed:,} changed; config values changed: {len(difference.config)}; {gate}."
+    parts = [f"{added:,} rows added, {removed:,} removed, {changed:,} changed"] if counted else []
+    if unknown := [d.name for d in difference.datasets if d.rows is None]:
+        parts.append(f"rows could not be compared of {', '.join(unknown)}")
+    parts.append(f"config values changed: {len(difference.config)}")
+    parts.append(f"the gate says no-go for {', '.join(failing)}" if failing else "the gate stops no dataset")
+    return f"{'; '.join(parts)}."
 
 
 def presence(dataset: Dataset) -> str:

@@ -11,7 +11,7 @@ from pipeline.report.html import visible
 
 def inert(text: object) -> str:
     """Untrusted text inside a table or a list: no markup, no line break, nothing hidden."""
-    escaped = html.escape(visible(" ".join(str(text).split())))
+    escaped = html.escape(visible(" ".join(str(text).split())), quote=False)  # an entity for a quote would itself be escaped below
     return re.sub(r"[|@`\[\]*_~\\#!]", lambda found: f"&#{ord(found[0])};", escaped)
 
 

@@ -3,13 +3,16 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pipeline.diff.data import DataStore
+from pipeline.diff.compare import Comparison
+from pipeline.diff.data import DataStore, DataVersion
+from pipeline.diff.model import Dataset
 from pipeline.diff.versions import Revision, git
-from pipeline.errors import InputError
+from pipeline.errors import ArtifactError, InputError
 from tests.instant_stages import InstantBuild
 
 pytestmark = pytest.mark.slow
@@ -119,6 +122,31 @@ def test_a_remote_that_lacks_it_is_named(workspace: InstantBuild, tmp_path: Path
     shutil.rmtree(workspace.root / ".dvc/cache")
     notes = of(diff(workspace, "main...HEAD"), "code")["notes"]
     assert "tokens.parquet: its version" in notes[0]
+
+
+class _NoCredentials(Exception):
+    """Like those of the storages' own libraries, which share no root."""
+
+
+def test_a_remote_whose_library_gives_up_is_named(tmp_path: Path) -> None:
+    def pull(_: Any) -> None:
+        raise _NoCredentials("Unable to locate credentials\nmore of it")
+
+    store = DataStore()
+    store._repo = SimpleNamespace(cache=SimpleNamespace(local=SimpleNamespace(oid_to_path=lambda md5: tmp_path / md5)), cloud=SimpleNamespace(pull=pull))
+    with pytest.raises(ArtifactError, match=r"build/code/tokens.parquet: its version abc .* the remote cannot give it: Unable to locate credentials$"):
+        store.find("build/code/tokens.parquet", "abc")
+
+
+def test_rows_that_cannot_be_read_are_named_as_people_know_them(tmp_path: Path) -> None:
+    """Where the cache keeps them says nothing; a version before a change of the schema is such a file."""
+    (tmp_path / "ab12").write_bytes(b"PAR1")
+    old, new = (SimpleNamespace(label=label, data=lambda _: DataVersion(tmp_path / "ab12", None)) for label in ("v1", "HEAD"))
+    new.data = lambda _: DataVersion(tmp_path / "ab13", None)
+    dataset = Dataset("code", "both")
+    Comparison(old, new, examples=1)._compare_rows(dataset, True, True)
+    assert dataset.notes[0].startswith("build/code/tokens.parquet of v1: not a whole Parquet file")
+    assert str(tmp_path) not in dataset.notes[0]
 
 
 @pytest.mark.parametrize(

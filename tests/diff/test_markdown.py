@@ -1,5 +1,6 @@
 """The comment: it fits, says what does not, and no text of a row can act as markup. The page: self-contained, everything escaped."""
 
+import html
 import re
 from typing import Any
 
@@ -7,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.diff import markdown, page
+from pipeline.diff import markdown, page, wording
 from pipeline.diff.model import Change, Dataset, Difference, Rows
 from pipeline.diff.tokendiff import Example, SequenceDiff, Span
+from pipeline.report.markdown import inert
 
 HOSTILE = "</code></details>```\n```` @everyone <script>alert(1)</script> | [x](http://example.org) <!-- -->"
 
@@ -65,6 +67,19 @@ def test_no_text_of_a_row_acts_as_markup(text: str) -> None:
             assert line.count("|") == 11, "a cell broke the table"
 
 
+def test_quotes_are_shown_as_quotes() -> None:
+    text = """{'a': "b"} don't &#39; <c> #1"""
+    assert html.unescape(inert(text)) == text
+
+
+def test_rows_that_could_not_be_compared_are_not_called_unchanged() -> None:
+    found = Difference("a", "b", config=[Change("x", "changed", 1, 2)], datasets=[Dataset("one", "both"), Dataset("two", "both", rows(added=3))])
+    found.datasets[0].notes = ["gone"]
+    assert wording.verdict(found).startswith("3 rows added, 0 removed, 0 changed; rows could not be compared of one; config")
+    found.datasets.pop()
+    assert wording.verdict(found).startswith("rows could not be compared of one; config values changed: 1; ")
+
+
 @pytest.mark.parametrize(("datasets", "examples", "config"), [(1, 1, 1), (60, 20, 3000), (300, 0, 0), (3, 500, 10)])
 def test_it_fits_into_a_comment_and_says_what_was_left_out(datasets: int, examples: int, config: int) -> None:
     text = markdown.render(difference("word " * 20, datasets=datasets, examples=examples, config=config))
@@ -72,6 +87,12 @@ def test_it_fits_into_a_comment_and_says_what_was_left_out(datasets: int, exampl
     assert text.startswith(markdown.MARK)
     assert ("do not fit" in text) is (datasets > 1)
     assert text.count("<details>") == text.count("</details>")
+
+
+def test_a_short_comment_is_still_known_as_ours() -> None:
+    text = markdown.render(difference("word", datasets=60), 1000)
+    assert len(text) <= 1000
+    assert text.startswith(f"{markdown.MARK}\n## Data: ")
 
 
 def test_an_empty_difference_says_so() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -14,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig
 
+from pipeline import sweep as module
 from pipeline.compose import Params
-from pipeline.errors import ConfigError
+from pipeline.errors import BusyError, ConfigError
 from pipeline.experiments import Job, last_words
-from pipeline.sweep import _multirun, hydra_arguments, quoted
+from pipeline.sweep import _multirun, check_arguments, hydra_arguments, only_one, quoted, run_job
 from tests.instant_stages import InstantBuild
 
 TRICKY = [
@@ -107,6 +109,73 @@ def test_an_optimising_sweeper_gets_a_number_also_for_a_failed_job(monkeypatch: 
     assert (found, asked) == (value, [["train.lr=7"]])
 
 
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["-m", "train.lr=1,2", "--config-name=other"], "'--config-name=other' is none of a sweep's flags"),
+        (["-m", "train.lr=1,2", "--cfg", "job"], "'--cfg' is none"),
+        (["-m", "--jsn", "train.lr=1,2"], "'--jsn' is none"),
+        (["-m", "train.lr=1,2", "hydra.sweep.dir=elsewhere"], "its records lie under multirun/"),
+        (["-m", "train.lr=1,2", "hydra.job.chdir=true"], "the sweep itself sets this"),
+        (["-m", "train.lr=1,2", "+dataset@datasets.more=code"], "which datasets are built stands in params.yaml"),
+        (["-m", "datasets=[code],[tools]"], "which datasets are built stands in params.yaml"),
+        (["-m", "=1", "train.lr=1"], "sets no key"),
+        (["train.lr=1,2"], "usage"),
+    ],
+)
+def test_arguments_that_would_lead_elsewhere_are_refused(arguments: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        check_arguments(arguments)
+
+
+def test_help_is_no_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert module.main(["--help"]) == 0
+    assert "usage: python -m pipeline.sweep -m" in capsys.readouterr().out
+
+
+def test_the_same_sweep_runs_once_at_a_time(tmp_path: Path) -> None:
+    with only_one(tmp_path / "sweep"), pytest.raises(BusyError, match="the same sweep is running already"), only_one(tmp_path / "sweep"):
+        pass
+    with only_one(tmp_path / "sweep"):
+        pass
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """What a job finds: how its experiment ends, and whether there is one of its name before and after."""
+    found = SimpleNamespace(ends=("done", None, ["train"]), there=[False, True])
+    monkeypatch.setattr("pipeline.experiments.head", lambda: "c")
+    monkeypatch.setattr("pipeline.experiments.exists", lambda *_: found.there.pop(0))
+    monkeypatch.setattr("pipeline.experiments.run", lambda *_: found.ends)
+    monkeypatch.setattr("pipeline.experiments.figures", lambda *_: {"acceptance_length": 2.0})
+    return found
+
+
+def test_a_job_that_another_sweep_finished_first_is_no_failure(job: SimpleNamespace, tmp_path: Path) -> None:
+    job.ends = ("failed", "conflicts with existing experiment", ["train"])
+    found = run_job(["train.lr=1"], tmp_path)
+    assert (found.status, found.reason, found.figures) == ("kept", None, {"acceptance_length": 2.0})
+
+
+def test_a_job_asked_for_twice_keeps_the_record_of_its_run(job: SimpleNamespace, tmp_path: Path) -> None:
+    run_job(["train.lr=1"], tmp_path)
+    assert run_job(["train.lr=1"], tmp_path).status == "kept"
+    assert [json.loads(path.read_bytes())["status"] for path in tmp_path.glob("*.json")] == ["done"]
+
+
+@pytest.mark.parametrize(("code", "raised"), [(143, SystemExit), (2, ConfigError)])
+def test_a_sweep_that_is_told_to_end_does_not_blame_hydra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, raised: type[BaseException]) -> None:
+    def end() -> None:
+        print("[HYDRA] Launching 2 jobs locally")
+        raise SystemExit(code)
+
+    monkeypatch.setattr(module, "_multirun", end)
+    monkeypatch.setattr(sys, "argv", ["sweep"])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "")
+    with pytest.raises(raised):
+        module._run_all(["-m", "train.lr=1,2"], Params(["code"], []), tmp_path / "sweep", is_new=True)
+
+
 @pytest.fixture
 def workspace(instant_build: InstantBuild, tmp_path: Path) -> InstantBuild:
     return instant_build.copy(tmp_path / "w")
@@ -116,7 +185,7 @@ def sweep(workspace: InstantBuild, *arguments: str, code: int = 0) -> list[dict[
 
     done = workspace.run(sys.executable, "-m", "pipeline.sweep", "-m", *arguments, "--json", check=False)
     assert done.returncode == code, done.stdout + done.stderr
-    found: list[dict[str, Any]] = json.loads(done.stdout[done.stdout.index("[\n  {") :])
+    found: list[dict[str, Any]] = json.loads(done.stdout)  # and nothing else stands there
     return found
 
 
@@ -171,7 +240,7 @@ def test_jobs_over_one_dataset_rebuild_that_dataset_only(workspace: InstantBuild
         (["-m"], "usage"),
         (["-m", "train.lr=[1"], "train.lr=[1"),
         (["-m", "train.lrr=1,2"], "Did you mean train.lr?"),
-        (["-m", "datasets.gone.sampling.seed=1,2"], "gone"),
+        (["-m", "datasets.gone.sampling.seed=1,2"], "Known in datasets: ['code', 'reasoning', 'tools']"),
         (["-m", "target=nothing,tiny_kimi"], "there is no conf/target/nothing.yaml"),
         (["-m", "hydra/launcher=nothing", "train.lr=1,2"], "hydra/launcher/nothing"),
     ],
