@@ -29,6 +29,12 @@ SHARE = 1 if os.environ.get("AERIE_TESTS") == "all" else 5
 LONGEST = ("test_default_build.py", "test_end_to_end.py")
 
 
+def pytest_configure() -> None:
+    """Let torch, which is not loaded yet, take one core a process: its threads wait for each other in busy loops, and the tests run as many processes as there are cores."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave files of slow tests unread where none is wanted: most of them import torch, which alone takes seconds."""
     wanted = config.getoption("markexpr") != "not slow"
