@@ -21,10 +21,11 @@ DATASETS = GROUPS["dataset"]
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of what compose reads, as the working folder."""
-    for name in ("conf", "data", "pipeline"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("params.yaml", "requirements.lock"):
-        shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("conf", "data"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    for name in ("pipeline", "requirements.lock"):  # read only, and many files
+        (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -326,6 +326,7 @@ def of_folder(section: TargetSection, folder: Path) -> TargetSection:
     return section.model_copy(update={"tokenizer": how, "vocab_size": size, "special_tokens": special, "roles": roles})
 
 
+@pytest.mark.slow
 def test_a_tokenizer_of_transformers_gives_bytes_and_leaves_markers_in_text_alone(section: TargetSection, hub_folder: Path) -> None:
     spec = of_folder(section, hub_folder)
     loaded = load_tokenizer(spec)
@@ -337,6 +338,7 @@ def test_a_tokenizer_of_transformers_gives_bytes_and_leaves_markers_in_text_alon
     assert [loaded.show(token) for token in record.special_tokens.values()] == ["<think>", "<|im_end|>"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [None, "{", "{}"], ids=["nothing", "no JSON", "no tokenizer"])
 def test_a_folder_without_a_tokenizer_is_named(section: TargetSection, tmp_path: Path, content: str | None) -> None:
     if content is not None:
@@ -347,6 +349,7 @@ def test_a_folder_without_a_tokenizer_is_named(section: TargetSection, tmp_path:
         load_tokenizer(spec)
 
 
+@pytest.mark.slow
 def test_a_tokenizer_of_the_hub_needs_a_revision(section: TargetSection) -> None:
     spec = section.model_copy(update={"tokenizer": TokenizerSpec(backend="transformers", name="moonshotai/Kimi-K2.5")})
     with pytest.raises(TokenizerError, match=r"target\.revision is null"):
