@@ -44,8 +44,9 @@ def mistake(*overrides: str, datasets: tuple[str, ...] = ("code",)) -> str:
 
 @pytest.mark.parametrize(("group", "choice"), [(g, c) for g, choices in GROUPS.items() if g != "dataset" for c in choices])
 def test_every_shipped_choice_composes(project: Path, group: str, choice: str) -> None:
-    config = build_config(Params(DATASETS, [f"{group}={choice}"]))
-    assert config.names == DATASETS
+    """The audit with every dataset, since each may tighten it; the others with one, since no dataset speaks of them."""
+    names = DATASETS if group == "audit" else ["code"]
+    assert build_config(Params(names, [f"{group}={choice}"])).names == names
 
 
 @pytest.mark.parametrize("name", DATASETS)

@@ -249,6 +249,7 @@ def test_a_record_that_was_edited_after_the_check_is_refused(kimi: TargetRecord)
         open_tokenizer(edited)
 
 
+@pytest.mark.slow
 def test_the_tiktoken_backend_checks_the_map_against_the_ranks(by_tiktoken: Callable[..., TargetSpec]) -> None:
     good = by_tiktoken()
     assert special_token_faults(good, load_tokenizer(good)) == []
@@ -265,6 +266,7 @@ def test_the_tiktoken_backend_wants_a_pattern_and_a_file(section: TargetSection,
             load_tokenizer(section.model_copy(update={"tokenizer": how}))
 
 
+@pytest.mark.slow
 def test_another_split_pattern_over_the_same_ranks_is_another_tokenizer(by_tiktoken: Callable[..., TargetSpec]) -> None:
     right = by_tiktoken()
     record = make_record(right, load_tokenizer(right))
