@@ -142,6 +142,7 @@ def test_a_dead_server_opens_the_breaker_instead_of_burning_every_prompt(bench: 
     assert len(bench.server.asked) < 60
 
 
+@pytest.mark.slow
 def test_a_server_that_recovers_is_used_again_in_full(bench: Bench) -> None:
     bench.provider = {"concurrency": 8, "retry": {"breaker": 8, "attempts": 4}}
     bench.server.script = lambda *_: error(503) if len(bench.server.asked) < 40 else good(delay=0.01)
