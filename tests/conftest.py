@@ -1,16 +1,18 @@
 """Shared by all tests: the real Kimi-K2.5 vocabulary, the shared cases where they are there, and no network but loopback."""
 
 import fcntl
+import gc
 import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pipeline.runner import no_collector
 from pipeline.schema.target import TargetRecord
 from pipeline.targets import open_target
 from pipeline.tokens import Tokenizer
@@ -27,6 +29,21 @@ SHARE = 1 if os.environ.get("AERIE_TESTS") == "all" else 5
 
 
 LONGEST = ("test_default_build.py", "test_end_to_end.py")
+
+
+def pytest_configure() -> None:
+    """Let torch, which is not loaded yet, take one core a process: its threads wait for each other in busy loops, and the tests run as many processes as there are cores."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the cycle collector away from the modules that are loaded here and stay: it would look through all of torch again and again."""
+    with no_collector():
+        result = yield
+    gc.freeze()
+    return result
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -23,6 +23,10 @@ FILES = {"pipeline.artifacts", "pipeline.tables", "pipeline.tensors", "pipeline.
 """The only modules that open data files; export_data writes the formats of other trainers."""
 
 
+WITH_TORCH = ("target", "extract", "train", "evaluate", "export")
+"""Stages that take seconds to import."""
+
+
 def dvc_path(template: str) -> str:
     return template.replace("{d}", "${item.dataset}")
 
@@ -62,7 +66,7 @@ def test_a_file_kept_in_git_is_a_metric_or_plot_and_never_an_out() -> None:
                 assert next(iter(item.values()))["cache"] is False
 
 
-@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+@pytest.mark.parametrize("stage", [pytest.param(stage, id=stage.name, marks=[pytest.mark.slow] * (stage.name in WITH_TORCH)) for stage in STAGES])
 def test_run_takes_exactly_what_the_table_gives(stage: Stage) -> None:
     module = importlib.import_module(f"pipeline.{stage.name}.stage")
     assert issubclass(module.Config, Section)
@@ -158,6 +162,7 @@ def test_the_trees_in_the_docs_are_current() -> None:
     assert make_tree.whole_tree() == (ROOT / "docs/tree.md").read_text(), "run python docs/make_tree.py"
 
 
+@pytest.mark.slow
 def test_stages_load_only_what_they_use() -> None:
     """In a process of its own, since here everything is loaded."""
     code = """

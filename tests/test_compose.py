@@ -21,10 +21,11 @@ DATASETS = GROUPS["dataset"]
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of what compose reads, as the working folder."""
-    for name in ("conf", "data", "pipeline"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("params.yaml", "requirements.lock"):
-        shutil.copy(ROOT / name, tmp_path / name)
+    for name in ("conf", "data"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    for name in ("pipeline", "requirements.lock"):  # read only, and many files
+        (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -43,8 +44,9 @@ def mistake(*overrides: str, datasets: tuple[str, ...] = ("code",)) -> str:
 
 @pytest.mark.parametrize(("group", "choice"), [(g, c) for g, choices in GROUPS.items() if g != "dataset" for c in choices])
 def test_every_shipped_choice_composes(project: Path, group: str, choice: str) -> None:
-    config = build_config(Params(DATASETS, [f"{group}={choice}"]))
-    assert config.names == DATASETS
+    """The audit with every dataset, since each may tighten it; the others with one, since no dataset speaks of them."""
+    names = DATASETS if group == "audit" else ["code"]
+    assert build_config(Params(names, [f"{group}={choice}"])).names == names
 
 
 @pytest.mark.parametrize("name", DATASETS)

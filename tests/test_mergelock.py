@@ -85,38 +85,47 @@ def branch(workspace: InstantBuild, name: str, *edits: tuple[str, str, str]) -> 
     workspace.run("git", "commit", "-qm", name)
 
 
-@pytest.mark.slow
-def test_branches_that_built_different_datasets_merge_and_only_what_they_share_runs(instant_build: InstantBuild, tmp_path: Path) -> None:
-    workspace = instant_build.copy(tmp_path / "w")
-    set_up_drivers(workspace)
+@pytest.fixture(scope="module")
+def forked(instant_build: InstantBuild, tmp_path_factory: pytest.TempPathFactory) -> InstantBuild:
+    """Branch `one` off main, with another temperature for code."""
+    workspace = instant_build.copy(tmp_path_factory.mktemp("forked") / "w")
     branch(workspace, "one", ("conf/dataset/code.yaml", "temperature: 0.8", "temperature: 0.9"))
+    return workspace
+
+
+@pytest.fixture
+def workspace(forked: InstantBuild, tmp_path: Path) -> InstantBuild:
+    workspace = forked.copy(tmp_path / "w")
+    set_up_drivers(workspace)
+    return workspace
+
+
+@pytest.mark.slow
+def test_branches_that_built_different_datasets_merge_and_only_what_they_share_runs(workspace: InstantBuild) -> None:
     branch(workspace, "two", ("conf/dataset/tools.yaml", "temperature: 0.8", "temperature: 0.7"))
     workspace.runs()
     merged = workspace.run("git", "merge", "-m", "both", "one")
     forgotten = merged.stderr.partition("forgotten: ")[2].partition(";")[0].split(", ")
     assert forgotten == ["compose", "train", "evaluate", "export"]
-    assert workspace.python("verify", check=False).returncode == 2
+    assert workspace.call("verify").returncode == 2
     workspace.run("dvc", "checkout", "-q", check=False)  # brings the data that the merged entries speak of
     assert workspace.repro() == {"compose", "train", "evaluate", "export"}
     assert {run.split()[0] for run in workspace.runs()} == {"train", "evaluate", "export"}, "no data was made again"
-    assert workspace.python("verify").returncode == 0
+    assert workspace.call("verify").returncode == 0
 
 
 @pytest.mark.slow
-def test_a_stage_that_both_branches_changed_is_built_for_the_merged_config(instant_build: InstantBuild, tmp_path: Path) -> None:
-    workspace = instant_build.copy(tmp_path / "w")
-    set_up_drivers(workspace)
-    branch(workspace, "one", ("conf/dataset/code.yaml", "temperature: 0.8", "temperature: 0.9"))
+def test_a_stage_that_both_branches_changed_is_built_for_the_merged_config(workspace: InstantBuild) -> None:
     branch(workspace, "two", ("conf/dataset/code.yaml", "usd: 5", "usd: 6"))
     workspace.runs()
     workspace.run("git", "merge", "-m", "both", "one")
-    said = workspace.python("verify", check=False)
+    said = workspace.call("verify")
     assert said.returncode == 2
     assert "generate@code" in said.stderr
     workspace.run("dvc", "checkout", "-q", check=False)
     workspace.run("dvc", "repro", "-q")
     assert "generate code" in workspace.runs()
-    assert workspace.python("verify").returncode == 0
+    assert workspace.call("verify").returncode == 0
 
 
 @pytest.mark.slow

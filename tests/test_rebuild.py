@@ -25,13 +25,15 @@ from tests.workspace import Workspace, copy_of_repository
 
 pytestmark = pytest.mark.slow
 
-DATASETS = ("code", "reasoning", "tools")
+DATASETS = ("code", "tools")
+"""Two of those that ship: one alone could not show that a change of one leaves another alone, and a third shows nothing more."""
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
     """A clone that DVC believes to be built."""
     workspace = copy_of_repository(tmp_path_factory.mktemp("clone"))
+    workspace.replace("params.yaml", "- reasoning\n", "")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(workspace.root)
         workspace.python("compose")
@@ -134,12 +136,12 @@ EDITS = [
     ("data/code.jsonl", lambda text: "".join(reversed(text.splitlines(keepends=True))), "prompts@code"),
     ("data/code.jsonl", swap('"content":', '"content": '), "prompts@code"),
     ("data/tools.jsonl", lambda text: text + "\n", "prompts@tools"),
-    ("data/reasoning.jsonl", swap('"content":"', '"content":"And '), "prompts@reasoning"),
+    ("data/tools.jsonl", swap('"content":"', '"content":"And '), "prompts@tools"),
     ("data/heldout.jsonl", lambda text: text + '{"id":"new","dataset":"code","messages":[{"role":"user","content":"hi"}]}\n', "evaluate audit"),
     # params.yaml
     ("params.yaml", swap("overrides: []", "overrides: [train.lr=0.5]"), "train"),
     ("params.yaml", swap("overrides: []", "overrides: [datasets.tools.sampling.seed=9]"), "generate@tools"),
-    ("params.yaml", swap("- reasoning\n- tools\n- code\n", "- code\n- tools\n- reasoning\n"), ""),
+    ("params.yaml", swap("- tools\n- code\n", "- code\n- tools\n"), ""),
     # the code
     ("pipeline/audit/stage.py", lambda text: text + "\nPLANTED = 1\n", "audit"),
     ("pipeline/audit/stage.py", lambda text: text + "\n# planted\n", ""),
@@ -200,7 +202,7 @@ def test_composed_values_are_inputs_of_the_stages_that_are_given_them_and_of_no_
                 assert by_dvc(built) == expected, f"a change of {'.'.join(leaf)}"
             finally:
                 path.write_bytes(before)
-    assert len(asked) > 20
+    assert len(asked) > 16
 
 
 def test_a_planted_change_in_each_module_makes_stale_exactly_the_stages_that_can_load_it(built: Workspace) -> None:

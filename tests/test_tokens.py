@@ -249,6 +249,7 @@ def test_a_record_that_was_edited_after_the_check_is_refused(kimi: TargetRecord)
         open_tokenizer(edited)
 
 
+@pytest.mark.slow
 def test_the_tiktoken_backend_checks_the_map_against_the_ranks(by_tiktoken: Callable[..., TargetSpec]) -> None:
     good = by_tiktoken()
     assert special_token_faults(good, load_tokenizer(good)) == []
@@ -265,6 +266,7 @@ def test_the_tiktoken_backend_wants_a_pattern_and_a_file(section: TargetSection,
             load_tokenizer(section.model_copy(update={"tokenizer": how}))
 
 
+@pytest.mark.slow
 def test_another_split_pattern_over_the_same_ranks_is_another_tokenizer(by_tiktoken: Callable[..., TargetSpec]) -> None:
     right = by_tiktoken()
     record = make_record(right, load_tokenizer(right))
@@ -326,6 +328,7 @@ def of_folder(section: TargetSection, folder: Path) -> TargetSection:
     return section.model_copy(update={"tokenizer": how, "vocab_size": size, "special_tokens": special, "roles": roles})
 
 
+@pytest.mark.slow
 def test_a_tokenizer_of_transformers_gives_bytes_and_leaves_markers_in_text_alone(section: TargetSection, hub_folder: Path) -> None:
     spec = of_folder(section, hub_folder)
     loaded = load_tokenizer(spec)
@@ -337,6 +340,7 @@ def test_a_tokenizer_of_transformers_gives_bytes_and_leaves_markers_in_text_alon
     assert [loaded.show(token) for token in record.special_tokens.values()] == ["<think>", "<|im_end|>"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [None, "{", "{}"], ids=["nothing", "no JSON", "no tokenizer"])
 def test_a_folder_without_a_tokenizer_is_named(section: TargetSection, tmp_path: Path, content: str | None) -> None:
     if content is not None:
@@ -347,6 +351,7 @@ def test_a_folder_without_a_tokenizer_is_named(section: TargetSection, tmp_path:
         load_tokenizer(spec)
 
 
+@pytest.mark.slow
 def test_a_tokenizer_of_the_hub_needs_a_revision(section: TargetSection) -> None:
     spec = section.model_copy(update={"tokenizer": TokenizerSpec(backend="transformers", name="moonshotai/Kimi-K2.5")})
     with pytest.raises(TokenizerError, match=r"target\.revision is null"):

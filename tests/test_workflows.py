@@ -65,7 +65,8 @@ def test_its_scripts_compare_a_branch_and_its_last_step_gives_verify_s_answer(in
     assert ("❌ verify" if stale else "✅ verify") in comment
     assert ("datasets.code.sampling.temperature" in comment.partition("verify")[2]) is stale
     found = json.loads((workspace.root / "dataset-diff.json").read_text())
-    assert next(dataset for dataset in found["datasets"] if dataset["name"] == "code")["rows"]["changed"] == (0 if stale else 6)
+    rows = {dataset["name"]: dataset["rows"] for dataset in found["datasets"]}
+    assert (rows["code"]["changed"], rows["tools"]["changed"], rows["tools"]["unchanged"]) == (0 if stale else 6, 0, 6)
     assert (workspace.root / "dataset-diff.html").read_text().startswith("<!doctype html>")
 
 

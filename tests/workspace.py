@@ -1,14 +1,20 @@
 """A copy of this repository in which tests may run DVC for real: its own git history, its own cache, its own ledger."""
 
+import contextlib
+import io
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+from pipeline.__main__ import main
 
 ROOT = Path(__file__).resolve().parent.parent
 """This repository."""
@@ -26,7 +32,7 @@ class Workspace:
 
     def environment(self) -> dict[str, str]:
         """The environment of a person's shell: nothing of ours leaks in, our interpreter comes first."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "DVC_", "AERIE_"))}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "DVC_", "AERIE_", "OMP_"))}
         return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
 
     def run(self, *command: str, check: bool = True, timeout: float = 600) -> subprocess.CompletedProcess[str]:
@@ -38,6 +44,10 @@ class Workspace:
     def python(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run `python -m pipeline ...` here."""
         return self.run(sys.executable, "-m", "pipeline", *arguments, check=check)
+
+    def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """As `python`, unchecked, in this process; see `call`."""
+        return call(self.root, self.environment(), *arguments)
 
     def repro(self, *targets: str) -> set[str]:
         """Run `dvc repro`; return the stages that ran."""
@@ -54,6 +64,17 @@ class Workspace:
         text = (self.root / name).read_text()
         assert text.count(old) >= 1, f"{name} does not contain {old!r}"
         self.write(name, text.replace(old, new, 1))
+
+
+def call(folder: Path, environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `python -m pipeline ...` in this process: no interpreter starts, and nothing is imported again. Not for a stage, whose code is the folder's own."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(folder), patch.dict(os.environ, environment, clear=True), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(list(arguments))
+        except SystemExit as ended:  # argparse's way
+            code = int(ended.code or 0)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 def read(workspace: Workspace, name: str) -> Any:

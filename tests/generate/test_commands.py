@@ -19,6 +19,7 @@ from tests.conftest import ROOT
 from tests.generate.chat_server import Answer, ChatServer, completion, good
 from tests.generate.conftest import Bench
 from tests.generate.test_ledger import write_second
+from tests.workspace import call
 
 pytestmark = pytest.mark.slow
 
@@ -35,14 +36,19 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
         yield tmp_path, server
 
 
-def aerie(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def by_hand(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    """A command in a process of its own, as a person types it."""
     command = [sys.executable, "-m", "pipeline", *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
+def aerie(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    return call(folder, dict(os.environ), *arguments)
+
+
 def test_plan_says_what_would_be_asked_and_asks_nothing(repository: tuple[Path, ChatServer]) -> None:
     folder, server = repository
-    done = aerie(folder, "plan", "--json")
+    done = by_hand(folder, "plan", "--json")
     assert done.returncode == 0, done.stderr
     plans = json.loads(done.stdout)["datasets"]
     assert [plan["dataset"] for plan in plans] == ["code", "reasoning"]
@@ -82,26 +88,23 @@ def test_providers_of_a_server_that_is_down_is_one_message(repository: tuple[Pat
     folder, _ = repository
     text = (folder / "params.yaml").read_text()
     (folder / "params.yaml").write_text(text.replace("http://127.0.0.1:", "http://127.0.0.2:"))
-    done = aerie(folder, "providers")
+    done = by_hand(folder, "providers")
     assert done.returncode == 2
     assert "is the server up" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def filled(folder: Path, server: ChatServer) -> Path:
-    """Run the stage once, with one answer and one failure; give the dataset's folder."""
-    build = folder / "build" / "some"
-    build.mkdir(parents=True)
-    (build / "prompts.jsonl").write_text(json.dumps({"id": "p", "messages": [{"role": "user", "content": "a"}]}) + "\n")
-    command = [sys.executable, "-m", "tests.generate.child", str(folder), server.url, "2", "some"]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    return build
+    """Run the stage once, with one answer; give the dataset's folder."""
+    bench = Bench(folder, server)
+    bench.ask("a")
+    return bench.build
 
 
 def test_store_counts_checks_and_exports_what_was_paid(repository: tuple[Path, ChatServer]) -> None:
     folder, server = repository
     filled(folder, server)
-    assert "some" in aerie(folder, "store", "stats").stdout
+    assert "some" in by_hand(folder, "store", "stats").stdout
     checked = aerie(folder, "store", "verify")
     assert (checked.returncode, checked.stdout) == (0, "1 answers read; 0 faults\n")
     assert aerie(folder, "store", "export", "--out", str(folder / "out.jsonl")).returncode == 0

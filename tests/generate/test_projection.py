@@ -39,7 +39,7 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=150)
 @given(st.dictionaries(st.sampled_from(["usage", "response", "choices", "x"]), json_values), st.sampled_from([None, 2]), st.booleans())
 def test_a_body_comes_back_out_of_its_line(document: dict[str, object], indent: int | None, ascii_only: bool) -> None:
     body = json.dumps(document, indent=indent, ensure_ascii=ascii_only).encode()

@@ -258,6 +258,7 @@ def test_a_killed_writer_leaves_a_file_that_is_removed_when_it_is_old(store: Pat
     assert not stranger.exists()
 
 
+@pytest.mark.slow
 def test_several_processes_at_once_find_and_add_without_a_fault(store: Path) -> None:
     script = (
         "from random import Random; import sys\nfrom tests.reuse.test_kept import build\n"

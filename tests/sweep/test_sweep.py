@@ -203,33 +203,35 @@ def refused(workspace: InstantBuild, *arguments: str) -> str:
 
 @pytest.mark.slow
 def test_jobs_over_training_never_make_data_again_and_a_failed_one_stops_no_other(workspace: InstantBuild) -> None:
-    jobs = sweep(workspace, "train.lr=7,0.1,0.2", code=1)
-    assert [job["status"] for job in jobs] == ["done", "done", "failed"]
-    assert "the training diverged" in jobs[2]["reason"]
+    jobs = sweep(workspace, "train.lr=7,0.1", code=1)
+    assert [job["status"] for job in jobs] == ["done", "failed"]
+    assert "the training diverged" in jobs[1]["reason"]
     assert {run.split()[0] for run in workspace.runs()} == {"train", "evaluate", "export"}
     assert all(set(job["stages"]) <= {"compose", "train", "evaluate", "export"} for job in jobs)
-    best, other = jobs[0]["figures"]["acceptance_length"], jobs[1]["figures"]["acceptance_length"]
-    assert best >= other > 1
-    assert jobs[0]["figures"]["cost_usd"] == 0.018
-    listed = workspace.run("dvc", "exp", "list", "--name-only").stdout.split()
-    assert sorted(listed) == sorted(job["name"] for job in jobs[:2])
+    assert jobs[0]["figures"]["acceptance_length"] > 1
+    assert jobs[0]["figures"]["cost_usd"] == 0.012
+    assert workspace.run("dvc", "exp", "list", "--name-only").stdout.split() == [jobs[0]["name"]]
     assert workspace.run("git", "status", "--porcelain").stdout == ""
 
-    again = sweep(workspace, "train.lr=7,0.1,0.2", code=1)
-    assert [job["status"] for job in again] == ["kept", "kept", "failed"], "only what is missing runs again"
-    assert [job["figures"] for job in again[:2]] == [job["figures"] for job in jobs[:2]]
+    again = sweep(workspace, "train.lr=7,0.1", code=1)
+    assert [job["status"] for job in again] == ["kept", "failed"], "only what is missing runs again"
+    assert again[0]["figures"] == jobs[0]["figures"]
 
-    wider = sweep(workspace, "train.lr=0.1,0.3")
+    wider = sweep(workspace, "train.lr=0.1,0.2")
     assert sorted(job["status"] for job in wider) == ["done", "kept"]
+    best, other = (job["figures"]["acceptance_length"] for job in wider)
+    assert best >= other > 1
 
 
 @pytest.mark.slow
 def test_jobs_over_one_dataset_rebuild_that_dataset_only(workspace: InstantBuild) -> None:
-    jobs = sweep(workspace, "datasets.code.sampling.temperature=0.1,0.2")
+    """And what is built already, as with the temperature that HEAD has, is not built again."""
+    jobs = sweep(workspace, "datasets.code.sampling.temperature=0.8,0.1")
     assert [job["status"] for job in jobs] == ["done", "done"]
+    assert min(len(job["stages"]) for job in jobs) == 1
     runs = workspace.runs()
-    assert runs.count("generate code") == 2
-    assert not [run for run in runs if run.endswith((" tools", " reasoning"))]
+    assert runs.count("generate code") == 1
+    assert not [run for run in runs if run.endswith(" tools")]
 
 
 @pytest.mark.slow
