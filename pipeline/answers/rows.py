@@ -20,7 +20,6 @@ from pipeline.schema.target import TargetRecord
 from pipeline.schema.tokens import Evidence, Status
 from pipeline.tokens import Tokenizer
 
-
 KNOWN_BYTES = 8 << 20
 """Ids that are remembered of the survey, at most: those of some hundred rows of usual length."""
 
