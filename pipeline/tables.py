@@ -51,12 +51,14 @@ def write_rows(path: Path, schema: pa.Schema, rows: Iterable[dict[str, Any]]) ->
 def write_batches(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> int:
     """Write record batches as Parquet (zstd), a row group each, in the order given; equal batches give equal bytes. Return how many rows.
 
-    Without dictionaries: for columns of token ids they cost twice the time and give larger files.
+    Without dictionaries: for columns of token ids they cost twice the time and give larger files. Arrow writes to the file itself: a file of
+    Python's would make each of its many small writes wait for the interpreter, while the next batch is made.
     """
     count = 0
     with (
         writing(path) as file,
-        pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=False, write_batch_size=VALUES_AT_ONCE) as writer,
+        pa.OSFile(file.name, "wb") as sink,
+        pq.ParquetWriter(sink, schema, compression="zstd", use_dictionary=False, write_batch_size=VALUES_AT_ONCE) as writer,
         ThreadPoolExecutor(1) as beside,
     ):
         written: Future[None] | None = None

@@ -86,8 +86,10 @@ def test_a_killed_process_leaves_no_file_that_looks_whole(tmp_path: Path) -> Non
 def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> None:
     script = """
         import os, pathlib, sys
+        import pyarrow as pa
         from pipeline.artifacts import write_jsonl, writing_folder
         from pipeline.errors import AerieError
+        from pipeline.tables import write_batches
         disk = pathlib.Path(sys.argv[1])
         try:
             write_jsonl(disk / "rows.jsonl", ({"text": "x" * 1000} for _ in range(1000)))
@@ -98,6 +100,11 @@ def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> No
                 (folder / "big").write_bytes(b"x" * 1_000_000)
         except AerieError as error:
             print(type(error).__name__, error)
+        batch = pa.RecordBatch.from_pydict({"noise": [os.urandom(100_000)]})
+        try:
+            write_batches(disk / "rows.parquet", batch.schema, [batch] * 3)
+        except AerieError as error:
+            print(type(error).__name__, error)
         print("left", os.listdir(disk))
     """
     (tmp_path / "script.py").write_text(textwrap.dedent(script))
@@ -105,9 +112,10 @@ def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> No
     command = f"mount -t tmpfs -o size=64k tmpfs {tmp_path}/disk && cd {ROOT} && PYTHONPATH={ROOT} {sys.executable} {tmp_path}/script.py {tmp_path}/disk"
     done = subprocess.run(mounting(command) or (), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    rows, folder, left = done.stdout.splitlines()
+    rows, folder, batches, left = done.stdout.splitlines()
     assert rows.startswith(f"DiskError {tmp_path}/disk/rows.jsonl: the disk is full")
     assert folder.startswith(f"DiskError {tmp_path}/disk/folder: the disk is full")
+    assert batches.startswith(f"DiskError {tmp_path}/disk/rows.parquet: the disk is full")
     assert left == "left []"
 
 

@@ -21,6 +21,9 @@ from pipeline.schema.target import TargetRecord
 from pipeline.schema.tokens import Evidence, Status
 from pipeline.tokens import Tokenizer
 
+KNOWN_BYTES = 8 << 20
+"""Ids that are remembered of the survey, at most: those of some hundred rows of usual length."""
+
 
 class Row(NamedTuple):
     """`schema.tokens.TokenRow` with its ids as little-endian uint32 bytes."""
@@ -55,6 +58,8 @@ class Begun(NamedTuple):
     replies: list[tuple[Job, Reply]]
     texts: list[str]
     """To be encoded, as `Tokenizer.flats` does."""
+    known: Mapping[str, bytes]
+    """Ids of the other texts, which the survey encoded."""
 
 
 class RowMaker:
@@ -66,6 +71,9 @@ class RowMaker:
         self.tokenizer = tokenizer
         self._send_tools = send_tools
         self._renderer: PromptRenderer | None = None
+        self._known: dict[str, bytes] = {}
+        """Ids of texts of the survey, which are met again when the rows are made."""
+        self._room = KNOWN_BYTES
 
     def rows(self, jobs: Iterable[Job], habits: Mapping[str | None, Habits]) -> list[Row]:
         """Rows of some jobs, in order."""
@@ -79,11 +87,13 @@ class RowMaker:
     def begin(self, jobs: Iterable[Job]) -> Begun:
         """Read the jobs' bodies, and say which texts are to be encoded."""
         replies = [(job, self._reply(job)) for job in jobs]
-        return Begun(replies, self.rebuilder.plain_texts(answer for _, reply in replies for answer in reply.answers))
+        texts = self.rebuilder.plain_texts(answer for _, reply in replies for answer in reply.answers)
+        known = {text: self._known[text] for text in texts if text in self._known}
+        return Begun(replies, [text for text in texts if text not in known], known)
 
     def finish(self, begun: Begun, ids: Sequence[bytes], habits: Mapping[str | None, Habits]) -> list[list[Row]]:
         """Rows of each job, with the ids of the texts."""
-        ahead = dict(zip(begun.texts, ids, strict=True))
+        ahead = begun.known | dict(zip(begun.texts, ids, strict=True))
         return [self._rows(job, reply, habits, ahead) for job, reply in begun.replies]
 
     def _rows(self, job: Job, reply: Reply, habits: Mapping[str | None, Habits], ahead: Mapping[str, bytes]) -> list[Row]:
@@ -116,7 +126,14 @@ class RowMaker:
         needed = [bool(job.rejects) or reply.provider not in enough for job, reply in replies]
         texts = self.rebuilder.plain_texts(answer for (_, reply), wanted in zip(replies, needed, strict=True) if wanted for answer in reply.answers)
         ahead = dict(zip(texts, self.tokenizer.flats_together(texts), strict=True))
+        self._remember(ahead)
         return [self._shown(job, reply, ahead) if wanted else None for (job, reply), wanted in zip(replies, needed, strict=True)]
+
+    def _remember(self, ahead: Mapping[str, bytes]) -> None:
+        """Keep the ids of some texts, while there is room."""
+        self._room -= sum(map(len, ahead.values()))
+        if self._room >= 0:
+            self._known.update(ahead)
 
     def observe(self, job: Job, seen: dict[str | None, Seen], limit: int) -> None:
         """Take a job into what is known of its provider's habits, up to so many rows of each provider."""

@@ -155,11 +155,15 @@ def _tasks(lines: Iterator[Line], kept: KeptLines | None) -> Tasks:
 
 def _here(tasks: Tasks, plan: Plan, *, threads: bool) -> Results:
     """Rows made in this process; the texts are encoded beside it by threads, or not."""
-    maker = plan.maker
+    maker, by_line = plan.maker, list[list[Row]]()
     with ThreadPoolExecutor(AHEAD) if threads else contextlib.nullcontext() as pool, no_collector():
         encode = maker.tokenizer.flats_together if threads else maker.tokenizer.flats
         for (group, begun), ids in where_needed(pool, encode, _begun(tasks, plan), AHEAD):
-            yield group, None if begun is None or ids is None else _made(maker.finish(begun, ids, plan.habits))
+            if begun is not None and ids is not None:
+                by_line += maker.finish(begun, ids, plan.habits)
+            if group is not None:
+                yield group, _made(by_line) if by_line else None
+                by_line = []
 
 
 def _begun(tasks: Tasks, plan: Plan) -> Iterator[tuple[tuple[Group | None, Begun | None], list[str] | None]]:

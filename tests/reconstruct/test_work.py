@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from pipeline.answers import rows
 from pipeline.answers.lines import Job
 from pipeline.answers.rows import RowMaker
 from pipeline.reconstruct import work
@@ -52,6 +53,19 @@ def test_the_table_does_not_depend_on_how_the_work_is_shared(
     assert len(written) == 1
     assert {name: spy.call_count for name, spy in pools.items() if spy.called} == {pool: 2}
     assert [row["evidence"] for row in read_rows(out, SCHEMA)][:600] == [evidence] * 600
+
+
+def test_a_text_of_the_survey_is_encoded_once_while_there_is_room(tmp_path: Path, maker: RowMaker, kimi: TargetRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write(tmp_path / "in.jsonl", [body(f"Row {n}.", f"Answer {n}.", billed=8) for n in range(300)])
+    encode, encoded, tables = maker.tokenizer.flats_together, list[str](), set[bytes]()
+    monkeypatch.setattr(maker.tokenizer, "flats_together", lambda texts: encoded.extend(texts) or encode(texts))
+    for room, again in ((rows.KNOWN_BYTES, 0), (0, 2 * 256)):
+        monkeypatch.setattr(rows, "KNOWN_BYTES", room)
+        encoded.clear()
+        rebuild_file(partial(file_lines, source), file_to_job, RowMaker(kimi, maker.tokenizer, send_tools=True), tmp_path / "tokens.parquet", workers=2)
+        assert len(encoded) - len(set(encoded)) == again
+        tables.add((tmp_path / "tokens.parquet").read_bytes())
+    assert len(tables) == 1
 
 
 def test_a_process_that_is_killed_is_one_message(tmp_path: Path, maker: RowMaker, capsys: pytest.CaptureFixture[str]) -> None:
