@@ -1,7 +1,8 @@
 """The client by itself: what it says of a server that breaks the rules, and how many connections it opens."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -12,7 +13,8 @@ TIMEOUTS = Timeouts(connect=2, read=2, total=5)
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-async def against(handler: Handler, requests: int = 1, connections: int = 4, body: bytes = b"{}", **settings: int) -> list[Reply | BaseException]:
+@contextlib.asynccontextmanager
+async def serving(handler: Handler) -> AsyncIterator[str]:
     async def guarded(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await handler(reader, writer)
@@ -22,11 +24,13 @@ async def against(handler: Handler, requests: int = 1, connections: int = 4, bod
             writer.close()
 
     server = await asyncio.start_server(guarded, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with Client(f"http://127.0.0.1:{port}", headers={}, timeouts=TIMEOUTS, connections=connections, **settings) as client:
-        found = await asyncio.gather(*(client.post("/x", body) for _ in range(requests)), return_exceptions=True)
+    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     server.close()
-    return found
+
+
+async def against(handler: Handler, requests: int = 1, connections: int = 4, body: bytes = b"{}", **settings: int) -> list[Reply | BaseException]:
+    async with serving(handler) as url, Client(url, headers={}, timeouts=TIMEOUTS, connections=connections, **settings) as client:
+        return await asyncio.gather(*(client.post("/x", body) for _ in range(requests)), return_exceptions=True)
 
 
 def says(raw: bytes) -> Handler:
@@ -106,15 +110,11 @@ def test_a_request_that_is_given_up_takes_its_connection_along() -> None:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n%.1f" % wait)
 
     async def ask() -> list[bytes]:
-        server = await asyncio.start_server(late, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with Client(f"http://127.0.0.1:{port}", headers={}, timeouts=TIMEOUTS, connections=1) as client:
+        async with serving(late) as url, Client(url, headers={}, timeouts=TIMEOUTS, connections=1) as client:
             given_up = asyncio.create_task(client.post("/x", b"{0.3}"))
             await asyncio.sleep(0.1)
             given_up.cancel()
-            found = [(await client.post("/x", b"{%.1f}" % wait)).body for wait in (0.2, 0.0)]
-        server.close()
-        return found
+            return [(await client.post("/x", b"{%.1f}" % wait)).body for wait in (0.2, 0.0)]
 
     assert asyncio.run(ask()) == [b"0.2", b"0.0"]
 
