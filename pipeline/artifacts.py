@@ -64,9 +64,9 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
 
     """
     temporary = _temporary(path)
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise DiskError(f"{path}: is no regular file, and a file would take its place; name a file")
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise DiskError(f"{path}: is no regular file, and a file would take its place; name a file")
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb", buffering=WRITE_BUFFER) as file:
             yield file

@@ -195,5 +195,5 @@ def show(jobs: list[Job], record: Path) -> None:
     console.print(table)
     for job in jobs:
         if job.reason:
-            console.print(f"{job.name} failed: {job.reason}", markup=False)
-    console.print(f"records: {record}; `dvc exp show` shows them with all figures, `dvc exp apply NAME` takes one", markup=False)
+            console.print(f"{job.name} failed: {job.reason}", markup=False, soft_wrap=True)
+    console.print(f"records: {record}; `dvc exp show` shows them with all figures, `dvc exp apply NAME` takes one", markup=False, soft_wrap=True)

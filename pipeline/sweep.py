@@ -156,10 +156,11 @@ def only_one(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise DiskError(f"{folder}: {error.strerror or error}; a sweep leaves its records there") from error
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise BusyError(f"{folder}: the same sweep is running already; wait for it, then the same command shows its table") from None
         yield
-    except BlockingIOError:
-        raise BusyError(f"{folder}: the same sweep is running already; wait for it, then the same command shows its table") from None
     finally:
         os.close(handle)
 

@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 from pipeline import sweep as module
 from pipeline.compose import Params
 from pipeline.errors import BusyError, ConfigError
-from pipeline.experiments import Job, last_words
+from pipeline.experiments import Job, last_words, show
 from pipeline.sweep import _multirun, check_arguments, hydra_arguments, only_one, quoted, run_job
 from tests.instant_stages import InstantBuild
 
@@ -69,6 +69,12 @@ def test_every_override_reaches_params_as_it_was(tmp_path: Path) -> None:
 )
 def test_any_text_reaches_params_as_it_was(tmp_path_factory: pytest.TempPathFactory, overrides: list[str]) -> None:
     assert through_dvc(overrides, tmp_path_factory.mktemp("params")) == overrides
+
+
+def test_a_long_reason_and_the_paths_in_it_stay_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    reason = f"{'error ' * 60}(all of it: multirun/a/sweep-b.log)"
+    show([Job("sweep-b", ["a=1"], "failed", 1.0, reason=reason)], Path("multirun/a/sweep.json"))
+    assert f"sweep-b failed: {reason}" in capsys.readouterr().err.splitlines()
 
 
 def test_an_interpolation_is_refused() -> None:
