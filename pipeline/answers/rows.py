@@ -93,7 +93,7 @@ class RowMaker:
 
     def finish(self, begun: Begun, ids: Sequence[bytes], habits: Mapping[str | None, Habits]) -> list[list[Row]]:
         """Rows of each job, with the ids of the texts."""
-        ahead = begun.known | dict(zip(begun.texts, ids, strict=True))
+        ahead = {**begun.known, **dict(zip(begun.texts, ids, strict=True))}
         return [self._rows(job, reply, habits, ahead) for job, reply in begun.replies]
 
     def _rows(self, job: Job, reply: Reply, habits: Mapping[str | None, Habits], ahead: Mapping[str, bytes]) -> list[Row]:

@@ -29,11 +29,9 @@ from pipeline.schema.tokens import SCHEMA
 
 GROUP_LINES = 256
 """Lines whose rows are a row group of the table."""
-PIECE_LINES = 128
-"""Lines that are handed out at a time: few, so that all end together."""
-SURVEY_LINES = 32
-"""Lines that are looked at together for habits: few, since most files need only some hundred."""
-AHEAD = 2
+PIECE_LINES = 32
+"""Lines that are handed out at a time, and looked at together for habits: few, so that all begin soon and end together."""
+AHEAD = 6
 """Pieces that wait, being encoded, while rows are made of earlier ones."""
 PARALLEL_FROM = 4 << 20
 """Bytes of input from which more than one core pays."""
@@ -91,7 +89,7 @@ def survey(lines: Iterable[Line], maker: RowMaker, to_job: ToJob, kept: KeptLine
         return not (named is not None and named.search(text)) and not (None in enough and _NAMES_ONE.search(text) is None)
 
     wanted = filter(needed, lines)
-    while chunk := list(islice(wanted, SURVEY_LINES)):
+    while chunk := list(islice(wanted, PIECE_LINES)):
         before = [None if kept is None else kept.seen(line) for line in chunk]
         new = [line for line, shown in zip(chunk, before, strict=True) if shown is None]
         with no_collector():

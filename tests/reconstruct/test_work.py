@@ -57,12 +57,13 @@ def test_the_table_does_not_depend_on_how_the_work_is_shared(
 
 def test_a_text_of_the_survey_is_encoded_once_while_there_is_room(tmp_path: Path, maker: RowMaker, kimi: TargetRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path / "in.jsonl", [body(f"Row {n}.", f"Answer {n}.", billed=8) for n in range(300)])
-    encode, encoded, tables = maker.tokenizer.flats_together, list[str](), set[bytes]()
-    monkeypatch.setattr(maker.tokenizer, "flats_together", lambda texts: encoded.extend(texts) or encode(texts))
+    spy, tables = Mock(wraps=maker.tokenizer.flats_together), set()
+    monkeypatch.setattr(maker.tokenizer, "flats_together", spy)
     for room, again in ((rows.KNOWN_BYTES, 0), (0, 2 * 256)):
         monkeypatch.setattr(rows, "KNOWN_BYTES", room)
-        encoded.clear()
+        spy.reset_mock()
         rebuild_file(partial(file_lines, source), file_to_job, RowMaker(kimi, maker.tokenizer, send_tools=True), tmp_path / "tokens.parquet", workers=2)
+        encoded = [text for call in spy.call_args_list for text in call.args[0]]
         assert len(encoded) - len(set(encoded)) == again
         tables.add((tmp_path / "tokens.parquet").read_bytes())
     assert len(tables) == 1
