@@ -1,5 +1,6 @@
 """What a provider does to every answer, learned from its rows: does it bill the end token, which seams does it strip."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
@@ -29,6 +30,23 @@ MIN_ROWS, MIN_VERIFIED = 4, 20
 MAX_SPACES, MAX_LENGTH = 64, 8
 """Kinds of white space told apart, and the longest that is looked at whole."""
 
+MIN_UNEXPLAINED = 4
+"""So many bills that nothing explains say something of a provider, when they are more than a share of all."""
+
+MAX_LOST, LOST_RATE = 4, 0.25
+"""A provider whose bills are up to so many tokens above the text, on such a share of plain answers, is taken to strip what it never shows. Texts that were
+cut otherwise than usual do the same to some 7 % of rows."""
+
+IMPOSSIBLE_RATE = 0.2
+"""A provider that bills less than its text by two tokens or more, on such a share of plain answers, does not count what the model emitted; one whose
+bills are off so, or by more than white space costs, on such a share of answers with calls, writes the arguments anew."""
+
+MIN_SHORT, SHORT_RATE = 2, 0.08
+"""Between a provider that bills the end token, and so is hardly ever one short, and one that does not, and nearly always is, lies one of whom nothing can be said."""
+
+SORTED_BITS = 7.0
+"""Keys of so many kinds of arguments came in alphabetical order that chance explains it once in 2**7 times: the server sorts them."""
+
 MIN_RESPACED = 4
 """A provider is taken to write arguments anew when so many of its rows say so, and more than say the contrary."""
 
@@ -53,6 +71,14 @@ class Habits:
     """Whether `may_strip` is what rows with known ids lost at this very provider."""
     respaces: bool = False
     """Whether it writes the spaces of tool calls' arguments anew."""
+    end_unclear: bool = False
+    """Whether nobody can say if it bills the end token."""
+    unreliable: bool = False
+    """Whether its bills count something else than what the model emitted."""
+    rewrites: bool = False
+    """Whether it writes tool calls' arguments anew in a way that their spacing does not explain."""
+    sorts_keys: bool = False
+    """Whether it writes the keys of tool calls' arguments in alphabetical order."""
 
 
 UNKNOWN = Habits()
@@ -68,6 +94,14 @@ class Seen:
     """Billed minus rebuilt on plain answers that ended by themselves; only -1 and 0 are counted."""
     length_deltas: Counter[int] = field(default_factory=Counter)
     """The same on answers that were cut."""
+    plain_deltas: Counter[int] = field(default_factory=Counter)
+    """Billed minus rebuilt on plain answers without calls that ended by themselves, all differences."""
+    call_deltas: Counter[int] = field(default_factory=Counter)
+    """The same on answers with calls, in the spacing of arguments that comes closer to the bill."""
+    sorted_keys: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    """Keys of objects in calls' arguments, two or more in alphabetical order."""
+    unsorted_keys: int = 0
+    """Objects whose keys are in another order."""
     texts: Counter[str] = field(default_factory=Counter)
     """Rows whose text has reasoning, or content."""
     shown: Counter[Space] = field(default_factory=Counter)
@@ -140,14 +174,48 @@ def bills_end(own: Seen) -> bool:
     return not (short and short >= exact and own.length_deltas[-1] <= own.length_deltas[0])
 
 
+def end_unclear(own: Seen) -> bool:
+    """Whether too many answers are one short for a provider that bills the end token, and too few for one that does not.
+
+    So it is where no end is billed and white space is stripped, which makes an exact count of what is one token short twice over. A provider that
+    shows white space everywhere strips none: its short answers were cut.
+    """
+    short, exact = own.stop_deltas[-1], own.stop_deltas[0]
+    return MIN_SHORT <= short < exact and short >= SHORT_RATE * (short + exact)
+
+
+def _often(deltas: Counter[int], low: float, high: float, rate: float) -> bool:
+    """Whether more than a few bills, and such a share of them, are above the text by `low` to `high` tokens."""
+    off = sum(count for delta, count in deltas.items() if low <= delta <= high)
+    return off >= MIN_UNEXPLAINED and off >= rate * deltas.total()
+
+
+def sorts_keys(own: Seen) -> bool:
+    """Whether every object's keys came in alphabetical order, and chance does not explain it. Each kind of object counts once: a tool's schema may be sorted."""
+    return not own.unsorted_keys and sum(math.log2(math.factorial(len(keys))) for keys in own.sorted_keys) >= SORTED_BITS
+
+
 def _habits(own: Seen, others: Seen) -> Habits:
     shown = {seam for seam, _ in own.shown}
     silent = [seam for seam in SEAMS if seam not in shown and STRIPPED_WITH.get(seam) not in shown]
     known = own.verified >= MIN_VERIFIED
     may_strip = {seam: _at(seam, own.lost) if known else WHITE_SPACE for seam in silent}
-    strips = {seam: _at(seam, own.emitted, others.shown, others.emitted) for seam in silent if _strips(own, others, seam)}
-    respaces = own.respaced >= MIN_RESPACED and own.respaced > own.spaced
-    return Habits(bills_end(own), {seam: texts for seam, texts in may_strip.items() if texts}, strips, known, respaces)
+    ends_billed = bills_end(own)
+    exact = 0 if ends_billed else -1
+    loses = not own.verified and _often(own.plain_deltas, exact + 1, exact + MAX_LOST, LOST_RATE)
+    rewrites = (_often(own.call_deltas, *outside, IMPOSSIBLE_RATE) for outside in ((-math.inf, exact - 2), (exact + MAX_LOST + 1, math.inf)))
+    strips = {seam: _at(seam, own.emitted, others.shown, others.emitted) or WHITE_SPACE for seam in silent if loses or _strips(own, others, seam)}
+    return Habits(
+        ends_billed,
+        {seam: texts for seam, texts in may_strip.items() if texts},
+        strips,
+        known,
+        respaces=own.respaced >= MIN_RESPACED and own.respaced > own.spaced,
+        end_unclear=bool(silent) and end_unclear(own),
+        unreliable=_often(own.plain_deltas, -math.inf, exact - 2, IMPOSSIBLE_RATE),
+        rewrites=any(rewrites),
+        sorts_keys=sorts_keys(own),
+    )
 
 
 def _at(seam: str, *counts: Counter[Space]) -> tuple[str, ...]:

@@ -29,6 +29,10 @@ TRUNCATED = {"call": "truncated_in_tool_call", "content": "truncated_in_content"
 """Where an answer was cut, to the code of the flag."""
 
 
+CUT_AT_MARKER = "cut_at_marker"
+"""Flag: a cut answer's last token would be a marker that no text shows. A bill one above the text has likelier causes."""
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """A reading of the text fields: which part is reasoning, whether it was closed, what follows."""
@@ -261,7 +265,7 @@ def _tails(answer: Answer, view: View, calls: tuple[Piece, ...], context: Contex
     if answer.finish == "length":
         yield whole[: len(whole) - _closers(calls)], ()
         for keep in range(_closers(calls), 0, -1):
-            yield whole[: len(whole) - keep + 1], ()
+            yield whole[: len(whole) - keep + 1], (CUT_AT_MARKER,)
         return
     yield (*whole, markers.piece("end")), ()
     if close and view.reasoning and INSERTED not in view.repairs and (*body, *calls)[0:1] and (*body, *calls)[0].kind in ("tools_open", "call_open"):
