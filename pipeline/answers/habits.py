@@ -33,9 +33,9 @@ MAX_SPACES, MAX_LENGTH = 64, 8
 MIN_UNEXPLAINED = 4
 """So many bills that nothing explains say something of a provider, when they are more than a share of all."""
 
-MAX_LOST, LOST_RATE = 4, 0.25
+MAX_LOST, LOST_RATE = 4, 1 / 3
 """A provider whose bills are up to so many tokens above the text, on such a share of plain answers, is taken to strip what it never shows. Texts that were
-cut otherwise than usual do the same to some 7 % of rows."""
+cut otherwise than usual do the same, to some 7 % of rows of a large model and to a quarter of a small one's."""
 
 IMPOSSIBLE_RATE = 0.2
 """A provider that bills less than its text by two tokens or more, on such a share of plain answers, does not count what the model emitted; one whose
@@ -99,7 +99,7 @@ class Seen:
     call_deltas: Counter[int] = field(default_factory=Counter)
     """The same on answers with calls, in the spacing of arguments that comes closer to the bill."""
     sorted_keys: Counter[tuple[str, ...]] = field(default_factory=Counter)
-    """Keys of objects in calls' arguments, two or more in alphabetical order."""
+    """Keys of objects in calls' arguments, two or more in alphabetical order; escaped, since they may hold anything."""
     unsorted_keys: int = 0
     """Objects whose keys are in another order."""
     texts: Counter[str] = field(default_factory=Counter)

@@ -143,8 +143,10 @@ class RowMaker:
             if outcome.plain_delta is not None and answer.finish == "stop" and not answer.calls:
                 counts.plain_deltas[outcome.plain_delta] += 1
             for keys in keys_in(answer):
-                counts.sorted_keys.update([keys] if list(keys) == sorted(keys) else [])
-                counts.unsorted_keys += list(keys) != sorted(keys)
+                if list(keys) == sorted(keys):
+                    counts.sorted_keys[tuple(map(ascii, keys))] += 1
+                else:
+                    counts.unsorted_keys += 1
             if outcome.built is not None and outcome.evidence in ("ids", "logprobs"):
                 emitted = set(self._emitted(outcome.built))
                 counts.verified += 1
