@@ -92,12 +92,14 @@ class Seen:
     rows: int = 0
     stop_deltas: Counter[int] = field(default_factory=Counter)
     """Billed minus rebuilt on plain answers that ended by themselves; only -1 and 0 are counted."""
+    unclosed: int = 0
+    """Answers with calls that are one token short, unless their reasoning was never closed: a rare slip of the model, or no slip and no end token billed."""
     length_deltas: Counter[int] = field(default_factory=Counter)
     """The same on answers that were cut."""
     plain_deltas: Counter[int] = field(default_factory=Counter)
     """Billed minus rebuilt on plain answers without calls that ended by themselves, all differences."""
     call_deltas: Counter[int] = field(default_factory=Counter)
-    """The same on answers with calls, in the spacing of arguments that comes closer to the bill."""
+    """The same on answers with calls, in the spacing of arguments that comes closer to the bill; 0 where another reading explains it."""
     sorted_keys: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Keys of objects in calls' arguments, two or more in alphabetical order; escaped, since they may hold anything."""
     unsorted_keys: int = 0
@@ -164,13 +166,17 @@ def learn(seen: dict[str | None, Seen]) -> dict[str | None, Habits]:
     return habits
 
 
+def _short(own: Seen) -> int:
+    return own.stop_deltas[-1] + (own.unclosed if own.unclosed >= MIN_UNEXPLAINED else 0)
+
+
 def bills_end(own: Seen) -> bool:
     """Whether the end token is billed: not when one short is the rule on stops, and not the rule on cut answers.
 
     A tie speaks against billing: an unbilled end and a text cut into one token more than usual make an exact count often, a billed end
     is hardly ever one short.
     """
-    short, exact = own.stop_deltas[-1], own.stop_deltas[0]
+    short, exact = _short(own), own.stop_deltas[0]
     return not (short and short >= exact and own.length_deltas[-1] <= own.length_deltas[0])
 
 
@@ -180,7 +186,7 @@ def end_unclear(own: Seen) -> bool:
     So it is where no end is billed and white space is stripped, which makes an exact count of what is one token short twice over. A provider that
     shows white space everywhere strips none: its short answers were cut.
     """
-    short, exact = own.stop_deltas[-1], own.stop_deltas[0]
+    short, exact = _short(own), own.stop_deltas[0]
     return MIN_SHORT <= short < exact and short >= SHORT_RATE * (short + exact)
 
 
@@ -203,7 +209,7 @@ def _habits(own: Seen, others: Seen) -> Habits:
     ends_billed = bills_end(own)
     exact = 0 if ends_billed else -1
     loses = not own.verified and _often(own.plain_deltas, exact + 1, exact + MAX_LOST, LOST_RATE)
-    rewrites = (_often(own.call_deltas, *outside, IMPOSSIBLE_RATE) for outside in ((-math.inf, exact - 2), (exact + MAX_LOST + 1, math.inf)))
+    rewrites = [_often(own.call_deltas, low, high, IMPOSSIBLE_RATE) for low, high in ((-math.inf, exact - 2), (exact + MAX_LOST + 1, math.inf))]
     strips = {seam: _at(seam, own.emitted, others.shown, others.emitted) or WHITE_SPACE for seam in silent if loses or _strips(own, others, seam)}
     return Habits(
         ends_billed,

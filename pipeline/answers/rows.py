@@ -139,6 +139,7 @@ class RowMaker:
             counts.shown.update(spaced)
             if outcome.plain_delta in (-1, 0):
                 (counts.length_deltas if answer.finish == "length" else counts.stop_deltas)[outcome.plain_delta] += 1
+            counts.unclosed += bool(answer.calls) and outcome.evidence == "count" and "tool_section_inside_reasoning" in outcome.reasons
             deltas = [outcome.plain_delta]
             if outcome.plain_delta is not None and answer.finish == "stop" and not answer.calls:
                 counts.plain_deltas[outcome.plain_delta] += 1
@@ -158,8 +159,8 @@ class RowMaker:
                 counts.spaced += kept and not changed
                 counts.respaced += changed and not kept
                 deltas.append(with_other.plain_delta)
-            if answer.calls and answer.finish == "stop" and (known := [delta for delta in deltas if delta is not None]):
-                counts.call_deltas[min(known, key=abs)] += 1
+            if answer.calls and answer.finish == "stop" and bill.tokens is not None:
+                counts.call_deltas[min((delta or 0 for delta in deltas), key=abs)] += 1
         return {reply.provider: counts}
 
     def _spacings(self, answer: Answer, other: Answer, outcome: Outcome, with_other: Outcome) -> tuple[bool, bool]:
