@@ -73,6 +73,8 @@ class Habits:
     """Whether it writes the spaces of tool calls' arguments anew."""
     end_unclear: bool = False
     """Whether nobody can say if it bills the end token."""
+    unclosed: bool = False
+    """Whether so many of its answers with calls are one token short that slips of the model do not explain them."""
     unreliable: bool = False
     """Whether its bills count something else than what the model emitted."""
     rewrites: bool = False
@@ -218,6 +220,7 @@ def _habits(own: Seen, others: Seen) -> Habits:
         known,
         respaces=own.respaced >= MIN_RESPACED and own.respaced > own.spaced,
         end_unclear=bool(silent) and end_unclear(own),
+        unclosed=own.unclosed >= MIN_UNEXPLAINED,
         unreliable=_often(own.plain_deltas, -math.inf, exact - 2, IMPOSSIBLE_RATE),
         rewrites=any(rewrites),
         sorts_keys=sorts_keys(own),

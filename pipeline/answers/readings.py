@@ -263,7 +263,8 @@ def _tails(answer: Answer, view: View, calls: tuple[Piece, ...], context: Contex
         return
     whole = (*start, *close, *body, *calls)
     if answer.finish == "length":
-        yield whole[: len(whole) - _closers(calls)], ()
+        unseen = bool(close) and not body and not calls and not view.repairs
+        yield whole[: len(whole) - _closers(calls)], (CUT_AT_MARKER,) if unseen else ()
         for keep in range(_closers(calls), 0, -1):
             yield whole[: len(whole) - keep + 1], (CUT_AT_MARKER,)
         return

@@ -79,13 +79,14 @@ class Recount:
             return self._made("text", chosen, built, plain, "replacement_character")
         if self.habits.strips and (same := self._same_count(options)):
             return self._made("text", chosen, built, plain, "edge_whitespace_suspected", note=f"equal_count {same}")
-        return self._made("count", chosen, built, plain, *self._doubts(answer, built))
+        return self._made("count", chosen, built, plain, *self._doubts(answer, chosen, built))
 
-    def _doubts(self, answer: Answer, built: Built) -> Iterator[str]:
+    def _doubts(self, answer: Answer, reading: Reading, built: Built) -> Iterator[str]:
         """Why a bill that is met proves nothing at this provider."""
         if self.habits.unreliable:
             yield "count_unreliable"
-        if self.habits.end_unclear and built.ended:
+        unclosed = self.habits.unclosed and answer.calls and "tool_section_inside_reasoning" in reading.reasons
+        if unclosed or (self.habits.end_unclear and built.ended):
             yield "end_token_unclear"
         if self.habits.rewrites and any(call.arguments not in ("", "{}") for call in answer.calls):
             yield "arguments_rewritten_by_server"
@@ -98,7 +99,7 @@ class Recount:
         if len(found) == 1:
             candidate, change = found[0]
             habit = ", as this provider's rows with known ids lost" if self.habits.verified else ""
-            return self._made("count", reading, candidate, plain, *self._doubts(answer, candidate), note=describe(change) + habit)
+            return self._made("count", reading, candidate, plain, *self._doubts(answer, reading, candidate), note=describe(change) + habit)
         if found or self._seams(reading, built, _ANYWHERE, enough=1):
             return self._made("text", reading, built, plain, "count_mismatch", "edge_whitespace_suspected")
         return self._made("text", reading, built, plain, "count_mismatch")
