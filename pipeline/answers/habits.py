@@ -93,15 +93,14 @@ class Seen:
 
     rows: int = 0
     stop_deltas: Counter[int] = field(default_factory=Counter)
-    """Billed minus rebuilt on plain answers that ended by themselves; only -1 and 0 are counted."""
-    unclosed: int = 0
-    """Answers with calls that are one token short, unless their reasoning was never closed: a rare slip of the model, or no slip and no end token billed."""
+    """Billed minus rebuilt on plain answers without calls that ended by themselves; only -1 and 0 are counted."""
     length_deltas: Counter[int] = field(default_factory=Counter)
     """The same on answers that were cut."""
     plain_deltas: Counter[int] = field(default_factory=Counter)
-    """Billed minus rebuilt on plain answers without calls that ended by themselves, all differences."""
+    """All differences of such answers; 0 where another reading explains the bill."""
     call_deltas: Counter[int] = field(default_factory=Counter)
-    """The same on answers with calls, in the spacing of arguments that comes closer to the bill; 0 where another reading explains it."""
+    """The same of answers with calls, in the spacing of arguments that comes closer to the bill; -1 where only a reasoning that was never closed would
+    explain it: a rare slip of the model, or no slip, and no end token billed."""
     sorted_keys: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Keys of objects in calls' arguments, two or more in alphabetical order; escaped, since they may hold anything."""
     unsorted_keys: int = 0
@@ -168,8 +167,12 @@ def learn(seen: dict[str | None, Seen]) -> dict[str | None, Habits]:
     return habits
 
 
-def _short(own: Seen) -> int:
-    return own.stop_deltas[-1] + (own.unclosed if own.unclosed >= MIN_UNEXPLAINED else 0)
+def _ends(own: Seen) -> tuple[int, int]:
+    """Answers that are one token short, and exact ones: those without calls, whose arguments no server wrote anew, where there are enough of them."""
+    short, exact = own.stop_deltas[-1], own.stop_deltas[0]
+    if short + exact >= MIN_ROWS:
+        return short, exact
+    return short + (own.call_deltas[-1] if own.call_deltas[-1] >= MIN_UNEXPLAINED else 0), exact + own.call_deltas[0]
 
 
 def bills_end(own: Seen) -> bool:
@@ -178,7 +181,7 @@ def bills_end(own: Seen) -> bool:
     A tie speaks against billing: an unbilled end and a text cut into one token more than usual make an exact count often, a billed end
     is hardly ever one short.
     """
-    short, exact = _short(own), own.stop_deltas[0]
+    short, exact = _ends(own)
     return not (short and short >= exact and own.length_deltas[-1] <= own.length_deltas[0])
 
 
@@ -188,7 +191,7 @@ def end_unclear(own: Seen) -> bool:
     So it is where no end is billed and white space is stripped, which makes an exact count of what is one token short twice over. A provider that
     shows white space everywhere strips none: its short answers were cut.
     """
-    short, exact = _short(own), own.stop_deltas[0]
+    short, exact = _ends(own)
     return MIN_SHORT <= short < exact and short >= SHORT_RATE * (short + exact)
 
 
@@ -220,7 +223,7 @@ def _habits(own: Seen, others: Seen) -> Habits:
         known,
         respaces=own.respaced >= MIN_RESPACED and own.respaced > own.spaced,
         end_unclear=bool(silent) and end_unclear(own),
-        unclosed=own.unclosed >= MIN_UNEXPLAINED,
+        unclosed=own.call_deltas[-1] >= MIN_UNEXPLAINED,
         unreliable=_often(own.plain_deltas, -math.inf, exact - 2, IMPOSSIBLE_RATE),
         rewrites=any(rewrites),
         sorts_keys=sorts_keys(own),

@@ -137,12 +137,15 @@ class RowMaker:
             counts.texts.update(name for name, text in (("reasoning", answer.reasoning), ("content", answer.content)) if text)
             spaced = set(spaces(answer.reasoning, answer.content))
             counts.shown.update(spaced)
-            if outcome.plain_delta in (-1, 0):
-                (counts.length_deltas if answer.finish == "length" else counts.stop_deltas)[outcome.plain_delta] += 1
-            counts.unclosed += bool(answer.calls) and outcome.evidence == "count" and "tool_section_inside_reasoning" in outcome.reasons
             deltas = [outcome.plain_delta]
-            if outcome.plain_delta is not None and answer.finish == "stop" and not answer.calls:
-                counts.plain_deltas[outcome.plain_delta] += 1
+            ends = [delta for delta in deltas if delta is not None and -1 <= delta <= 0]
+            if answer.finish == "length":
+                counts.length_deltas.update(ends)
+            elif not answer.calls:
+                counts.stop_deltas.update(ends)
+                counts.plain_deltas.update([outcome.plain_delta or 0] if bill.tokens is not None and answer.finish == "stop" else [])
+            elif outcome.evidence == "count" and "tool_section_inside_reasoning" in outcome.reasons:
+                deltas = [-1]
             for keys in keys_in(answer):
                 if list(keys) == sorted(keys):
                     counts.sorted_keys[tuple(map(ascii, keys))] += 1
