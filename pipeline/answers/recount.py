@@ -53,9 +53,10 @@ class Recount:
 
     def _readings(self, answer: Answer) -> Iterator[Reading]:
         """All readings; of a provider that writes arguments anew, with the other spacing too."""
-        yield from readings(answer, self.context, self.prompted, self.encode.marked, self.habits.may_strip)
+        seams = SEAMS if answer.calls else self.habits.may_strip  # with calls some servers strip what they keep otherwise
+        yield from readings(answer, self.context, self.prompted, self.encode.marked, seams)
         if self.habits.respaces and (other := respaced(answer)) is not None:
-            for reading in readings(other, self.context, self.prompted, self.encode.marked, self.habits.may_strip):
+            for reading in readings(other, self.context, self.prompted, self.encode.marked, seams):
                 yield reading._replace(repairs=(*reading.repairs, "respaced_arguments"))
 
     def _plain_delta(self, answer: Answer, first: Reading, builts: list[Built]) -> int | None:

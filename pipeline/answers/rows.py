@@ -134,8 +134,9 @@ class RowMaker:
             bill = reply.bill if len(reply.answers) == 1 else Bill()
             outcome = self.rebuilder.rebuild(answer, bill, UNKNOWN, self._prompted(asked), ahead)
             counts.rows += 1
-            counts.texts.update(name for name, text in (("reasoning", answer.reasoning), ("content", answer.content)) if text)
-            spaced = set(spaces(answer.reasoning, answer.content))
+            reasoning, content = self._apart(answer)
+            counts.texts.update(name for name, text in (("reasoning", reasoning), ("content", content)) if text)
+            spaced = set(spaces(reasoning, content))
             counts.shown.update(spaced)
             deltas = [outcome.plain_delta]
             ends = [delta for delta in deltas if delta is not None and -1 <= delta <= 0]
@@ -165,6 +166,14 @@ class RowMaker:
             if answer.calls and answer.finish == "stop" and bill.tokens is not None:
                 counts.call_deltas[min((delta or 0 for delta in deltas), key=abs)] += 1
         return {reply.provider: counts}
+
+    def _apart(self, answer: Answer) -> tuple[str, str]:
+        """Reasoning and content; where both came in `content`, divided at the tag, so that white space beside it counts as shown."""
+        close = self.rebuilder.markers.text("think_close")
+        if answer.reasoning or not close or close not in answer.content:
+            return answer.reasoning, answer.content
+        reasoning, _, content = answer.content.partition(close)
+        return reasoning.removeprefix(self.rebuilder.markers.text("think_open") or ""), content
 
     def _spacings(self, answer: Answer, other: Answer, outcome: Outcome, with_other: Outcome) -> tuple[bool, bool]:
         """Whether the arguments may be what the model wrote: as they came, and in the other spacing; by known ids, else by the bill."""

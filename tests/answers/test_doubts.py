@@ -185,3 +185,11 @@ def test_of_choices_that_share_a_bill_without_ends_a_cut_one_has_none_to_leave_o
     both["usage"] = {"completion_tokens": sum(value["usage"]["completion_tokens"] for value in pair)}
     first, second = rows_of(maker, *singles, both)[-2:]
     assert (first.evidence, first.count_delta, second.evidence, second.count_delta) == ("count", -1, "count", 0)
+
+
+def test_white_space_beside_a_close_tag_in_the_content_was_not_stripped(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    """One token above the text is another cut of it there, and no blank before the tag, where this provider shows them."""
+    others = [plain(tokenizer, f"It is {word}\n", "\nSay.\n", shown=("", f"It is {word}\n</think>\nSay.\n")) for word in WORDS]
+    text = "call me"  # of the four usual kinds of white space before the tag, `\\n\\n` and the others cost one token each
+    row = rows_of(maker, *others, plain(tokenizer, text, "Say.", off=1, shown=("", f"{text}</think>Say.")))[-1]
+    assert verdict(row) == ("text", "flag", "count_mismatch, edge_whitespace_suspected")
