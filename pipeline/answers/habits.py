@@ -71,6 +71,8 @@ class Habits:
     """Whether `may_strip` is what rows with known ids lost at this very provider."""
     respaces: bool = False
     """Whether it writes the spaces of tool calls' arguments anew."""
+    shows_lines: tuple[str, ...] = ()
+    """Seams where it shows line breaks at the very edge, as templates write them, and so does not strip them."""
     end_unclear: bool = False
     """Whether nobody can say if it bills the end token."""
     unclosed: bool = False
@@ -222,6 +224,7 @@ def _habits(own: Seen, others: Seen) -> Habits:
         strips,
         known,
         respaces=own.respaced >= MIN_RESPACED and own.respaced > own.spaced,
+        shows_lines=tuple(seam for seam in SEAMS if any(name == seam and text[0 if seam.endswith("start") else -1] == "\n" for name, text in own.shown)),
         end_unclear=bool(silent) and end_unclear(own),
         unclosed=own.call_deltas[-1] >= MIN_UNEXPLAINED,
         unreliable=_often(own.plain_deltas, -math.inf, exact - 2, IMPOSSIBLE_RATE),

@@ -53,7 +53,8 @@ class Recount:
 
     def _readings(self, answer: Answer) -> Iterator[Reading]:
         """All readings; of a provider that writes arguments anew, with the other spacing too."""
-        seams = SEAMS if answer.calls else self.habits.may_strip  # with calls some servers strip what they keep otherwise
+        kept = () if answer.calls else self.habits.shows_lines  # with calls some servers strip what they keep otherwise
+        seams = [seam for seam in SEAMS if seam not in kept]
         yield from readings(answer, self.context, self.prompted, self.encode.marked, seams)
         if self.habits.respaces and (other := respaced(answer)) is not None:
             for reading in readings(other, self.context, self.prompted, self.encode.marked, seams):
