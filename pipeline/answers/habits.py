@@ -99,7 +99,7 @@ class Seen:
     length_deltas: Counter[int] = field(default_factory=Counter)
     """The same on answers that were cut."""
     plain_deltas: Counter[int] = field(default_factory=Counter)
-    """All differences of such answers; 0 where another reading explains the bill."""
+    """All differences of such answers whose text spells out no marker; 0 where another reading explains the bill."""
     call_deltas: Counter[int] = field(default_factory=Counter)
     """The same of answers with calls, in the spacing of arguments that comes closer to the bill; -1 where only a reasoning that was never closed would
     explain it: a rare slip of the model, or no slip, and no end token billed."""

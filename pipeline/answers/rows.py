@@ -144,7 +144,8 @@ class RowMaker:
                 counts.length_deltas.update(ends)
             elif not answer.calls:
                 counts.stop_deltas.update(ends)
-                counts.plain_deltas.update([outcome.plain_delta or 0] if bill.tokens is not None and answer.finish == "stop" else [])
+                plain = bill.tokens is not None and answer.finish == "stop" and not any(map(self.rebuilder.markers.may_hold, (reasoning, content)))
+                counts.plain_deltas.update([outcome.plain_delta or 0] if plain else [])
             elif outcome.evidence == "count" and "tool_section_inside_reasoning" in outcome.reasons:
                 deltas = [-1]
             for keys in keys_in(answer):

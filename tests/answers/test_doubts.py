@@ -95,6 +95,15 @@ def test_a_provider_that_bills_less_than_its_text_is_not_believed_where_the_bill
     assert {verdict(rows[n]) for n in (3, 6)} == {("text", "flag", "count_unreliable")}
 
 
+def test_markers_in_the_text_that_fit_in_no_reading_say_nothing_of_the_bills(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    """Read as text they cost far more than was billed."""
+    odd = "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
+    bodies = [body("Look.", f"{word} {odd}", billed=15) for word in WORDS]
+    *rows, sure = rows_of(maker, *bodies, plain(tokenizer, "It rains.", "Say so."))
+    assert {row.status for row in rows} == {"flag"}
+    assert verdict(sure) == ("count", "accept", None)
+
+
 SORTED = [json.dumps(dict.fromkeys(sorted((word, WORDS[n - 1], WORDS[n - 2])), n)) for n, word in enumerate(WORDS)]
 
 
