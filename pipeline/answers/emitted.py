@@ -172,6 +172,9 @@ def _same_call(call: Call, text: str) -> bool:
     """Whether a call's emitted text holds the arguments that the server reports."""
     if _plain(call.arguments) in text:
         return True
+    before, brace, rest = text.partition("{")
+    if call.name and call.name in before:  # DeepSeek writes the name, and a fence around the arguments
+        text = brace + rest[: rest.rfind("}") + 1]
     emitted, given = _json(text) if text.strip() else {}, _json(call.arguments)
     if isinstance(emitted, dict) and "arguments" in emitted and emitted.get("name") == call.name:
         return bool(emitted["arguments"] == given)
