@@ -99,10 +99,14 @@ class Seen:
     length_deltas: Counter[int] = field(default_factory=Counter)
     """The same on answers that were cut."""
     plain_deltas: Counter[int] = field(default_factory=Counter)
-    """All differences of such answers whose text spells out no marker; 0 where another reading explains the bill."""
+    """All differences of such answers whose text spells out no marker, but those that another reading explains."""
+    plain_rows: int = 0
+    """How many such answers there are."""
     call_deltas: Counter[int] = field(default_factory=Counter)
     """The same of answers with calls, in the spacing of arguments that comes closer to the bill; -1 where only a reasoning that was never closed would
     explain it: a rare slip of the model, or no slip, and no end token billed."""
+    call_rows: int = 0
+    """How many such answers there are."""
     sorted_keys: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Keys of objects in calls' arguments, two or more in alphabetical order; escaped, since they may hold anything."""
     unsorted_keys: int = 0
@@ -197,10 +201,9 @@ def end_unclear(own: Seen) -> bool:
     return MIN_SHORT <= short < exact and short >= SHORT_RATE * (short + exact)
 
 
-def _often(deltas: Counter[int], low: float, high: float, rate: float) -> bool:
-    """Whether more than a few bills, and such a share of them, are above the text by `low` to `high` tokens."""
-    off = sum(count for delta, count in deltas.items() if low <= delta <= high)
-    return off >= MIN_UNEXPLAINED and off >= rate * deltas.total()
+def _often(deltas: Counter[int], rows: float, low: float, high: float) -> bool:
+    """Whether more than a few bills, and more than so many rows, are above the text by `low` to `high` tokens."""
+    return sum(count for delta, count in deltas.items() if low <= delta <= high) >= max(rows, MIN_UNEXPLAINED)
 
 
 def sorts_keys(own: Seen) -> bool:
@@ -215,8 +218,8 @@ def _habits(own: Seen, others: Seen) -> Habits:
     may_strip = {seam: _at(seam, own.lost) if known else WHITE_SPACE for seam in silent}
     ends_billed = bills_end(own)
     exact = 0 if ends_billed else -1
-    loses = not own.verified and _often(own.plain_deltas, exact + 1, exact + MAX_LOST, LOST_RATE)
-    rewrites = [_often(own.call_deltas, low, high, IMPOSSIBLE_RATE) for low, high in ((-math.inf, exact - 2), (exact + MAX_LOST + 1, math.inf))]
+    loses = not own.verified and _often(own.plain_deltas, LOST_RATE * own.plain_rows, exact + 1, exact + MAX_LOST)
+    rewrites = [_often(own.call_deltas, IMPOSSIBLE_RATE * own.call_rows, low, high) for low, high in ((-math.inf, exact - 2), (exact + MAX_LOST + 1, math.inf))]
     strips = {seam: _at(seam, own.emitted, others.shown, others.emitted) or WHITE_SPACE for seam in silent if loses or _strips(own, others, seam)}
     return Habits(
         ends_billed,
@@ -227,7 +230,7 @@ def _habits(own: Seen, others: Seen) -> Habits:
         shows_lines=tuple(seam for seam in SEAMS if any(name == seam and text[0 if seam.endswith("start") else -1] == "\n" for name, text in own.shown)),
         end_unclear=bool(silent) and end_unclear(own),
         unclosed=own.call_deltas[-1] >= MIN_UNEXPLAINED,
-        unreliable=_often(own.plain_deltas, -math.inf, exact - 2, IMPOSSIBLE_RATE),
+        unreliable=_often(own.plain_deltas, IMPOSSIBLE_RATE * own.plain_rows, -math.inf, exact - 2),
         rewrites=any(rewrites),
         sorts_keys=sorts_keys(own),
     )

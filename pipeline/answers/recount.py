@@ -19,7 +19,15 @@ REPLACEMENT = "\ufffd"
 _ANYWHERE: Spaces = dict.fromkeys(SEAMS, WHITE_SPACE)
 
 UNDECIDED = frozenset(
-    {"tool_id_rewritten_by_server", CUT_AT_MARKER, "count_unreliable", "end_token_unclear", "arguments_rewritten_by_server", "arguments_sorted_by_server"}
+    {
+        "tool_id_rewritten_by_server",
+        "arguments_not_raw",
+        CUT_AT_MARKER,
+        "count_unreliable",
+        "end_token_unclear",
+        "arguments_rewritten_by_server",
+        "arguments_sorted_by_server",
+    }
 )
 """Flags of what no count can confirm: others cost the same, or the count itself is in doubt."""
 

@@ -145,7 +145,8 @@ class RowMaker:
             elif not answer.calls:
                 counts.stop_deltas.update(ends)
                 plain = bill.tokens is not None and answer.finish == "stop" and not any(map(self.rebuilder.markers.may_hold, (reasoning, content)))
-                counts.plain_deltas.update([outcome.plain_delta or 0] if plain else [])
+                counts.plain_rows += plain
+                counts.plain_deltas.update(delta for delta in deltas if plain and delta is not None)
             elif outcome.evidence == "count" and "tool_section_inside_reasoning" in outcome.reasons:
                 deltas = [-1]
             for keys in keys_in(answer):
@@ -163,9 +164,11 @@ class RowMaker:
                 kept, changed = self._spacings(answer, other, outcome, with_other)
                 counts.spaced += kept and not changed
                 counts.respaced += changed and not kept
-                deltas.append(with_other.plain_delta)
+                deltas = [] if deltas == [-1] and with_other.plain_delta == 0 else [*deltas, with_other.plain_delta]
             if answer.calls and answer.finish == "stop" and bill.tokens is not None:
-                counts.call_deltas[min((delta or 0 for delta in deltas), key=abs)] += 1
+                counts.call_rows += 1
+                known = [delta for delta in deltas if delta is not None]
+                counts.call_deltas.update([min(known, key=abs)] if known else [])
         return {reply.provider: counts}
 
     def _apart(self, answer: Answer) -> tuple[str, str]:
