@@ -167,8 +167,8 @@ class RowMaker:
                 deltas = [] if deltas == [-1] and with_other.plain_delta == 0 else [*deltas, with_other.plain_delta]
             if answer.calls and answer.finish == "stop" and bill.tokens is not None:
                 counts.call_rows += 1
-                known = [delta for delta in deltas if delta is not None]
-                counts.call_deltas.update([min(known, key=abs)] if known else [])
+                if deltas and deltas[0] is not None:  # else another reading explains the bill
+                    counts.call_deltas[min((delta for delta in deltas if delta is not None), key=abs)] += 1
         return {reply.provider: counts}
 
     def _apart(self, answer: Answer) -> tuple[str, str]:

@@ -138,6 +138,20 @@ def test_arguments_written_anew_are_not_believed_where_the_bill_fits_by_chance(m
     assert verdict(rows_of(maker, *bodies, fits)[-1]) == ("text", "flag", "arguments_rewritten_by_server")
 
 
+def test_bills_that_another_reading_explains_are_no_sign_of_arguments_written_anew(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    """The blanks that another spacing would leave out say nothing of rows whose bill is met."""
+    texts = [json.dumps({word: n, "a": 1, "b": 2, "c": 3}) for n, word in enumerate(WORDS)]
+    seen: dict[str | None, Seen] = {}
+    user = {"role": "user", "content": "Hi"}
+    earlier = [
+        {"role": "assistant", "content": "", "tool_calls": [call("find", "{}", "functions.find:0")]},
+        {"role": "tool", "tool_call_id": "x", "content": "ok"},
+    ]
+    for n, text in enumerate(texts):  # `:0` where `:1` was meant: two readings, one bill
+        maker.observe(Job(str(n), called(tokenizer, text), messages=[user, *earlier]), seen, 256)
+    assert not learn(seen)["P"].rewrites
+
+
 def test_calls_of_a_provider_that_never_bills_the_end_are_not_taken_for_unclosed_reasoning(maker: RowMaker, tokenizer: Tokenizer) -> None:
     """One short is the end token that is not billed, not ten times a close that the model forgot."""
     rows = rows_of(maker, *[called(tokenizer, "{}", off=-1) for _ in WORDS])
