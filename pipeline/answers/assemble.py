@@ -39,6 +39,15 @@ class Built:
     def __len__(self) -> int:
         return len(self.ids) // WIDTH
 
+    def billed(self, *, bills_end: bool) -> int:
+        """Tokens that a provider bills who counts the end token, or does not."""
+        return len(self) - (self.ended and not bills_end)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the end token stands last."""
+        return bool(self.spans) and self.spans[-1].kind == "end"
+
     def tolist(self) -> list[int]:
         """Ids as Python integers."""
         return unpack(self.ids)

@@ -1,5 +1,6 @@
 """Structured tool calls to what the model may have written: whose an id is, and whether a server wrote the arguments anew."""
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -53,12 +54,17 @@ def _section(calls: list[NamedCall], separator: str, context: Context) -> tuple[
 def _id_options(calls: tuple[Call, ...], call_ids: CallIds, calls_before: int | None) -> Iterator[tuple[list[str], tuple[str, ...]]]:
     """Ways in which the model may have named the calls, and the codes that each raises."""
     given = [call.id for call in calls]
-    kinds = {call_ids.kind(call.id, call.name) for call in calls} if call_ids.template else {"native"}
-    if kinds == {"native"}:
+    if not call_ids.template:
         yield given, ()
         return
+    kinds = {call_ids.kind(call.id, call.name) for call in calls}
     first = calls_before or 0
     numbered = [[call_ids.native(call.name, start + n) for n, call in enumerate(calls)] for start in (first, first + 1)]
+    if kinds == {"native"}:
+        yield given, ()
+        if calls_before is not None and given != numbered[0]:
+            yield numbered[0], ()  # the model counts through the conversation; some servers number each reply's calls from 0
+        return
     digits = ["".join(re.findall(r"\d+", call.id)[-1:]) for call in calls]
     own = [call_ids.native(call.name, int(d)) if d and len(d) < 4 else numbered[0][n] for n, (d, call) in enumerate(zip(digits, calls, strict=True))]
     if "server" in kinds:
@@ -133,3 +139,22 @@ def _json_object(text: str) -> dict[str, object] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+def keys_in(answer: Answer) -> Iterator[tuple[str, ...]]:
+    """Keys of every object in the calls' arguments that has at least two, in their order."""
+    for call in answer.calls:
+        with contextlib.suppress(ValueError, RecursionError):
+            yield from _keys(json.loads(call.arguments))
+
+
+def _keys(value: object) -> Iterator[tuple[str, ...]]:
+    inside: list[object] = []
+    if isinstance(value, dict):
+        if len(value) > 1:
+            yield tuple(value)
+        inside = list(value.values())
+    elif isinstance(value, list):
+        inside = value
+    for item in inside:
+        yield from _keys(item)

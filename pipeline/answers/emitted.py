@@ -101,7 +101,7 @@ def agrees(answer: Answer, built: Built, ids: Sequence[int], tokenizer: Tokenize
     if answer.calls:
         called = said.calls()
         given = (called, [call for call in called if call.closed])  # some servers leave out a call that was not closed
-        return shown == said.skipped() and any(_same_calls(answer.calls, [call.text for call in calls]) for calls in given)
+        return shown in (said.skipped(), said.before_calls()) and any(_same_calls(answer.calls, [call.text for call in calls]) for calls in given)
     return shown in said.versions()
 
 
@@ -145,6 +145,12 @@ class _Said:
         """Reasoning and content, special tokens left out."""
         return _plain("".join(self.texts("reasoning"))), _plain("".join(self.texts("content")))
 
+    def before_calls(self) -> tuple[str, str]:
+        """The same without what stands in the tool section beside its calls, and after it: servers drop that."""
+        first = next((start for name, start, _ in self._spans if name in ("tools_open", "call_open")), len(self._ids))
+        said = b"".join(self._tokenizer.decode_bytes(self._ids[start:end]) for name, start, end in self._spans if name == "content" and end <= first)
+        return self.skipped()[0], _plain(said.decode("utf-8", "replace"))
+
     def versions(self) -> Iterator[tuple[str, str]]:
         """Reasoning and content in every way that servers without structured calls show them; in the rest, special tokens are spelled out."""
         if not any(name == "call_open" for name, _, _ in self._spans):
@@ -172,6 +178,9 @@ def _same_call(call: Call, text: str) -> bool:
     """Whether a call's emitted text holds the arguments that the server reports."""
     if _plain(call.arguments) in text:
         return True
+    before, brace, rest = text.partition("{")
+    if call.name and call.name in before:  # DeepSeek writes the name, and a fence around the arguments
+        text = brace + rest[: rest.rfind("}") + 1]
     emitted, given = _json(text) if text.strip() else {}, _json(call.arguments)
     if isinstance(emitted, dict) and "arguments" in emitted and emitted.get("name") == call.name:
         return bool(emitted["arguments"] == given)

@@ -96,11 +96,12 @@ class _Known:
         if faults := impossible(ids, self.of.record, self.of.tokenizer):
             where = (f"{code}: {place}" for code, place in faults[:4])
             return Outcome(None, notes=(*self.notes, *where), reasons=tuple(dict.fromkeys(code for code, _ in faults)))
-        built = self._agreed(ids)
-        if built is None:
+        whole = self._completed(ids)
+        built = self._agreed(whole)
+        if built is None or (self._unclosed(whole) and self._missing(built)):
             self.notes.append(f"ids_disagree_with_text: {source}")
             return None
-        return self._outcome("ids", built, ids, "engine_ids_used")
+        return self._outcome("ids", built, whole, "engine_ids_used", *_added(ids, whole))
 
     def _from_logprobs(self, parts: list[Found]) -> Outcome | None:
         """Rung `logprobs`; None where the entries are not certain, or do not cover the whole answer."""
@@ -110,9 +111,9 @@ class _Known:
             self.notes.append("logprobs_not_certain")
             return None
         ids = self._completed(sampled)
-        if not impossible(ids, self.of.record, self.of.tokenizer) and (built := self._agreed(ids)) is not None:
-            extra = ["end_token_from_finish_reason"] if len(ids) != len(sampled) else []
-            return self._outcome("ids" if whole.explicit else "logprobs", built, ids, *extra)
+        built = None if impossible(ids, self.of.record, self.of.tokenizer) or self._unclosed(ids) else self._agreed(ids)
+        if built is not None and not self._missing(built):
+            return self._outcome("ids" if whole.explicit else "logprobs", built, ids, *_added(sampled, ids))
         self.notes.append("logprobs_do_not_cover_the_answer")
         return None
 
@@ -137,6 +138,15 @@ class _Known:
         built = spans_of(ids, self.of.record, self.of.markers, self.thinking)
         return built if agrees(self.answer, built, ids, self.of.tokenizer, self.of.record) else None
 
+    def _unclosed(self, ids: list[int]) -> bool:
+        """Whether an answer that ended by itself never left its reasoning, as ids of the content alone look when the reasoning is empty."""
+        role = self.of.record.role_id
+        return self.thinking == "open" and self.answer.finish == "stop" and not {role("think_close"), role("tools_open")} & {*ids}
+
+    def _missing(self, built: Built) -> bool:
+        """Whether more was billed than there are ids: some of the answer's tokens are not among them, be they white space that the text lost too."""
+        return self.bill.tokens is not None and self.bill.tokens > len(built)
+
     def _completed(self, ids: list[int]) -> list[int]:
         """The ids, with the end token added when the answer stopped by itself and the bill says that only this one is missing."""
         end = self.of.record.role_id("end")
@@ -156,6 +166,10 @@ class _Known:
             reasons.append("tool_section_inside_reasoning")
         delta = None if self.bill.tokens is None else self.bill.tokens - len(ids)
         return Outcome(built, evidence, delta, (*self.notes, *said, *self.bill.notes), tuple(reasons))
+
+
+def _added(given: list[int], whole: list[int]) -> list[str]:
+    return ["end_token_from_finish_reason"] if len(given) != len(whole) else []
 
 
 def _truncation(kinds: list[str]) -> str:

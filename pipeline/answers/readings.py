@@ -5,13 +5,14 @@ A reading says where each special token stands. The billed count decides between
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pipeline.answers.answer import Answer
 from pipeline.answers.calls import Context, call_options
 from pipeline.answers.formats import Thinking
+from pipeline.answers.habits import SEAMS
 from pipeline.answers.markers import Markers, Piece
 from pipeline.answers.seams import templated
 
@@ -27,6 +28,10 @@ INSERTED = "insert_tool_section"
 
 TRUNCATED = {"call": "truncated_in_tool_call", "content": "truncated_in_content", "reasoning": "truncated_in_reasoning"}
 """Where an answer was cut, to the code of the flag."""
+
+
+CUT_AT_MARKER = "cut_at_marker"
+"""Flag: a cut answer's last token would be a marker that no text shows. A bill one above the text has likelier causes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +74,20 @@ Marked = Callable[[str], bool]
 """Whether a text could spell out a special token."""
 
 
-def readings(answer: Answer, context: Context, prompted: Prompted, marked: Marked) -> Iterator[Reading]:
-    """All readings, the most likely first, each once."""
+def readings(answer: Answer, context: Context, prompted: Prompted, marked: Marked, stripped: Container[str] = SEAMS) -> Iterator[Reading]:
+    """All readings, the most likely first, each once; the template's white space is put back at `stripped` seams alone."""
     if (only := _plain_reading(answer, context.markers, prompted, marked)) is not None:
         yield only
         return
     seen = set()
+    usual = {seam: space for seam, space in context.format.seams.items() if seam in stripped}
     combined = (
         (v, calls) for v in views(answer, context, prompted.thinking, marked) for calls in call_options(answer, v.raw_calls, context, prompted.calls_before)
     )
     for view, (call_pieces, repairs, reasons) in itertools.islice(combined, MAX_READINGS):
         for pieces, more in _tails(answer, view, call_pieces, context, prompted.thinking):
             flags = tuple(dict.fromkeys((*view.reasons, *reasons, *more)))
-            for whole, seams in ((pieces, ()), (templated(pieces, context.format.seams), ("template_seams",))):
+            for whole, seams in ((pieces, ()), (templated(pieces, usual), ("template_seams",))):
                 if whole not in seen:
                     seen.add(whole)
                     yield Reading(whole, (*view.repairs, *repairs, *seams), flags, view.rejects)
@@ -259,9 +265,10 @@ def _tails(answer: Answer, view: View, calls: tuple[Piece, ...], context: Contex
         return
     whole = (*start, *close, *body, *calls)
     if answer.finish == "length":
-        yield whole[: len(whole) - _closers(calls)], ()
+        unseen = bool(close) and not body and not calls and not view.repairs
+        yield whole[: len(whole) - _closers(calls)], (CUT_AT_MARKER,) if unseen else ()
         for keep in range(_closers(calls), 0, -1):
-            yield whole[: len(whole) - keep + 1], ()
+            yield whole[: len(whole) - keep + 1], (CUT_AT_MARKER,)
         return
     yield (*whole, markers.piece("end")), ()
     if close and view.reasoning and INSERTED not in view.repairs and (*body, *calls)[0:1] and (*body, *calls)[0].kind in ("tools_open", "call_open"):

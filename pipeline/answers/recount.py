@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from pipeline.answers.answer import Answer, Bill
 from pipeline.answers.assemble import Built, Encoder, assemble
-from pipeline.answers.calls import Context, respaced
+from pipeline.answers.calls import Context, keys_in, respaced
 from pipeline.answers.habits import SEAMS, WHITE_SPACE, Habits, Spaces
 from pipeline.answers.outcome import Outcome
-from pipeline.answers.readings import Prompted, Reading, readings
+from pipeline.answers.readings import CUT_AT_MARKER, TRUNCATED, Prompted, Reading, readings
 from pipeline.answers.seams import MAX_EXTRA, Change, describe, variants
 from pipeline.schema.tokens import Evidence
 
@@ -18,8 +18,18 @@ REPLACEMENT = "\ufffd"
 
 _ANYWHERE: Spaces = dict.fromkeys(SEAMS, WHITE_SPACE)
 
-UNDECIDED = frozenset({"tool_id_rewritten_by_server"})
-"""Flags of readings that no count can confirm, since others cost the same."""
+UNDECIDED = frozenset(
+    {
+        "tool_id_rewritten_by_server",
+        "arguments_not_raw",
+        CUT_AT_MARKER,
+        "count_unreliable",
+        "end_token_unclear",
+        "arguments_rewritten_by_server",
+        "arguments_sorted_by_server",
+    }
+)
+"""Flags of what no count can confirm: others cost the same, or the count itself is in doubt."""
 
 
 @dataclass(slots=True)
@@ -47,28 +57,30 @@ class Recount:
         if answer.rejects or not honest:
             return self._rejected((*answer.rejects, *options[0].rejects, *self._mismatch(answer, options[0])))
         builts = [assemble(reading.pieces, self.encode) for reading in honest]
-        return self._chosen(honest, builts, self._plain_delta(answer, honest[0], builts))
+        return self._chosen(answer, honest, builts, self._plain_delta(answer, honest[0], builts))
 
     def _readings(self, answer: Answer) -> Iterator[Reading]:
         """All readings; of a provider that writes arguments anew, with the other spacing too."""
-        yield from readings(answer, self.context, self.prompted, self.encode.marked)
+        kept = () if answer.calls else self.habits.shows_lines  # with calls some servers strip what they keep otherwise
+        seams = [seam for seam in SEAMS if seam not in kept]
+        yield from readings(answer, self.context, self.prompted, self.encode.marked, seams)
         if self.habits.respaces and (other := respaced(answer)) is not None:
-            for reading in readings(other, self.context, self.prompted, self.encode.marked):
+            for reading in readings(other, self.context, self.prompted, self.encode.marked, seams):
                 yield reading._replace(repairs=(*reading.repairs, "respaced_arguments"))
 
     def _plain_delta(self, answer: Answer, first: Reading, builts: list[Built]) -> int | None:
         """Billed minus rebuilt, when nothing but the provider's way of counting can explain a difference of one."""
-        if self.bill.tokens is None or first.repairs or first.reasons or answer.finish == "unknown":
+        if self.bill.tokens is None or first.repairs or not set(first.reasons) <= set(TRUNCATED.values()) or answer.finish == "unknown":
             return None
         explained = any(len(built) == self.bill.tokens for built in builts[1:])
         return None if explained else self.bill.tokens - len(builts[0])
 
-    def _chosen(self, options: list[Reading], builts: list[Built], plain: int | None) -> Outcome:
+    def _chosen(self, answer: Answer, options: list[Reading], builts: list[Built], plain: int | None) -> Outcome:
         if self.bill.tokens is None:
             return self._made("text", options[0], builts[0], plain, "count_missing")
         fitting = [n for n, built in enumerate(builts) if self._billed(built) == self.bill.tokens]
         if not fitting:
-            return self._mismatched(options[0], builts[0], plain)
+            return self._mismatched(answer, options[0], builts[0], plain)
         chosen, built = options[fitting[0]], builts[fitting[0]]
         if len(fitting) > 1:
             labels = " / ".join(_label(options[n], options[0]) for n in fitting)
@@ -77,15 +89,27 @@ class Recount:
             return self._made("text", chosen, built, plain, "replacement_character")
         if self.habits.strips and (same := self._same_count(options)):
             return self._made("text", chosen, built, plain, "edge_whitespace_suspected", note=f"equal_count {same}")
-        return self._made("count", chosen, built, plain)
+        return self._made("count", chosen, built, plain, *self._doubts(answer, chosen, built))
 
-    def _mismatched(self, reading: Reading, built: Built, plain: int | None) -> Outcome:
+    def _doubts(self, answer: Answer, reading: Reading, built: Built) -> Iterator[str]:
+        """Why a bill that is met proves nothing at this provider."""
+        if self.habits.unreliable:
+            yield "count_unreliable"
+        unclosed = self.habits.unclosed and answer.calls and "tool_section_inside_reasoning" in reading.reasons
+        if unclosed or (self.habits.end_unclear and built.ended):
+            yield "end_token_unclear"
+        if self.habits.rewrites and any(call.arguments not in ("", "{}") for call in answer.calls):
+            yield "arguments_rewritten_by_server"
+        if self.habits.sorts_keys and answer.calls and any(True for _ in keys_in(answer)):
+            yield "arguments_sorted_by_server"
+
+    def _mismatched(self, answer: Answer, reading: Reading, built: Built, plain: int | None) -> Outcome:
         """No reading meets the bill: try white space at the seams; take it only when one way alone does."""
         found = self._seams(reading, built, self.habits.may_strip, enough=2)
         if len(found) == 1:
             candidate, change = found[0]
             habit = ", as this provider's rows with known ids lost" if self.habits.verified else ""
-            return self._made("count", reading, candidate, plain, note=describe(change) + habit)
+            return self._made("count", reading, candidate, plain, *self._doubts(answer, reading, candidate), note=describe(change) + habit)
         if found or self._seams(reading, built, _ANYWHERE, enough=1):
             return self._made("text", reading, built, plain, "count_mismatch", "edge_whitespace_suspected")
         return self._made("text", reading, built, plain, "count_mismatch")
@@ -105,8 +129,7 @@ class Recount:
 
     def _billed(self, built: Built) -> int:
         """Tokens that this provider would bill."""
-        ended = bool(built.spans) and built.spans[-1].kind == "end"
-        return len(built) - (ended and not self.habits.bills_end)
+        return built.billed(bills_end=self.habits.bills_end)
 
     def _made(self, evidence: Evidence, reading: Reading, built: Built, plain: int | None, *reasons: str, note: str | None = None) -> Outcome:
         delta = None if self.bill.tokens is None else self.bill.tokens - len(built)
@@ -116,7 +139,7 @@ class Recount:
         if delta is not None and self._billed(built) != len(built):
             said.append("terminator_not_billed")
         said += self._spelled_out(reading)
-        if evidence == "count" and not UNDECIDED.isdisjoint(reading.reasons):
+        if evidence == "count" and not UNDECIDED.isdisjoint((*reading.reasons, *reasons)):
             evidence = "text"
         return Outcome(built, evidence, delta, tuple(said), tuple(dict.fromkeys((*reading.reasons, *reasons))), plain)
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from pipeline.answers.answer import Answer, Bill, Finish, Reply
 from pipeline.answers.assemble import Built, Span, pack, unpack
-from pipeline.answers.calls import respaced
+from pipeline.answers.calls import keys_in, respaced
 from pipeline.answers.emitted import as_ids, impossible
 from pipeline.answers.formats import Thinking, thinking_after
 from pipeline.answers.habits import UNKNOWN, Habits, Seen, Space, spaces, take_in
@@ -151,21 +151,50 @@ class RowMaker:
             bill = reply.bill if len(reply.answers) == 1 else Bill()
             outcome = self.rebuilder.rebuild(answer, bill, UNKNOWN, self._prompted(asked), ahead)
             counts.rows += 1
-            counts.texts.update(name for name, text in (("reasoning", answer.reasoning), ("content", answer.content)) if text)
-            spaced = set(spaces(answer.reasoning, answer.content))
+            reasoning, content = self._apart(answer)
+            counts.texts.update(name for name, text in (("reasoning", reasoning), ("content", content)) if text)
+            spaced = set(spaces(reasoning, content))
             counts.shown.update(spaced)
-            if outcome.plain_delta in (-1, 0):
-                (counts.length_deltas if answer.finish == "length" else counts.stop_deltas)[outcome.plain_delta] += 1
+            deltas = [outcome.plain_delta]
+            ends = [delta for delta in deltas if delta is not None and -1 <= delta <= 0]
+            if answer.finish == "length":
+                counts.length_deltas.update(ends)
+            elif not answer.calls:
+                counts.stop_deltas.update(ends)
+                plain = bill.tokens is not None and answer.finish == "stop" and not any(map(self.rebuilder.markers.may_hold, (reasoning, content)))
+                counts.plain_rows += plain
+                counts.plain_deltas.update(delta for delta in deltas if plain and delta is not None)
+            elif outcome.evidence == "count" and "tool_section_inside_reasoning" in outcome.reasons:
+                deltas = [-1]
+            for keys in keys_in(answer):
+                if list(keys) == sorted(keys):
+                    counts.sorted_keys[tuple(map(ascii, keys))] += 1
+                else:
+                    counts.unsorted_keys += 1
             if outcome.built is not None and outcome.evidence in ("ids", "logprobs"):
                 emitted = set(self._emitted(outcome.built))
                 counts.verified += 1
                 counts.emitted.update(emitted)
                 counts.lost.update(space for space in emitted if space[0] not in {seam for seam, _ in spaced})
             if (other := respaced(answer)) is not None:
-                kept, changed = self._spacings(answer, other, outcome, self.rebuilder.rebuild(other, bill, UNKNOWN, self._prompted(asked), ahead))
+                with_other = self.rebuilder.rebuild(other, bill, UNKNOWN, self._prompted(asked), ahead)
+                kept, changed = self._spacings(answer, other, outcome, with_other)
                 counts.spaced += kept and not changed
                 counts.respaced += changed and not kept
+                deltas = [] if deltas == [-1] and with_other.plain_delta == 0 else [*deltas, with_other.plain_delta]
+            if answer.calls and answer.finish == "stop" and bill.tokens is not None:
+                counts.call_rows += 1
+                if deltas and deltas[0] is not None:  # else another reading explains the bill
+                    counts.call_deltas[min((delta for delta in deltas if delta is not None), key=abs)] += 1
         return {reply.provider: counts}
+
+    def _apart(self, answer: Answer) -> tuple[str, str]:
+        """Reasoning and content; where both came in `content`, divided at the tag, so that white space beside it counts as shown."""
+        close = self.rebuilder.markers.text("think_close")
+        if answer.reasoning or not close or close not in answer.content:
+            return answer.reasoning, answer.content
+        reasoning, _, content = answer.content.partition(close)
+        return reasoning.removeprefix(self.rebuilder.markers.text("think_open") or ""), content
 
     def _spacings(self, answer: Answer, other: Answer, outcome: Outcome, with_other: Outcome) -> tuple[bool, bool]:
         """Whether the arguments may be what the model wrote: as they came, and in the other spacing; by known ids, else by the bill."""
@@ -212,13 +241,14 @@ class RowMaker:
             return [(outcome, bill.tokens) for outcome in outcomes]
         if any(outcome.built is None for outcome in outcomes):
             return [(outcome, None) for outcome in outcomes]
-        lengths = [len(outcome.built) for outcome in outcomes if outcome.built is not None]
-        unbilled = 0 if habits.bills_end else sum(1 for o in outcomes if o.built is not None and o.built.spans and o.built.spans[-1].kind == "end")
-        delta = reply.bill.tokens - sum(lengths)
+        shares = [outcome.built.billed(bills_end=habits.bills_end) for outcome in outcomes if outcome.built is not None]
+        delta = reply.bill.tokens - sum(shares)
         note = f"billed_together {reply.bill.tokens} for {len(outcomes)} choices"
-        if delta == -unbilled:
-            ended = 0 if habits.bills_end else 1
-            return [(_settled(outcome, note, -ended), length - ended) for outcome, length in zip(outcomes, lengths, strict=True)]
+        if delta == 0:  # each as if its share had been billed alone: so what a count leaves open is seen here too
+            outcomes = [
+                self.rebuilder.rebuild(answer, Bill(share, bill.notes), habits, prompted, ahead) for answer, share in zip(reply.answers, shares, strict=True)
+            ]
+            return [(_shared(outcome, note), share) for outcome, share in zip(outcomes, shares, strict=True)]
         return [(_unsettled(outcome, note, delta), None) for outcome in outcomes]
 
     def _asked(self, job: Job) -> Asked:
@@ -245,11 +275,12 @@ class RowMaker:
         return self._renderer.render(messages, tools)
 
 
-def _settled(outcome: Outcome, note: str, delta: int) -> Outcome:
-    """A choice of a reply whose shared bill is met."""
-    evidence: Evidence | None = "count" if outcome.evidence == "text" and "count_missing" in outcome.reasons else outcome.evidence
-    reasons = tuple(code for code in outcome.reasons if code != "count_missing")
-    return outcome._replace(evidence=evidence, delta=delta, notes=(*outcome.notes, note), reasons=reasons)
+def _shared(outcome: Outcome, note: str) -> Outcome:
+    """A choice of a reply whose shared bill is met: a sum proves a plain reading, not which of several is meant."""
+    outcome = outcome._replace(notes=(*outcome.notes, note))
+    if outcome.evidence != "count" or outcome.plain_delta is not None:
+        return outcome
+    return outcome._replace(evidence="text", reasons=tuple(dict.fromkeys((*outcome.reasons, "ambiguous_count"))))
 
 
 def _unsettled(outcome: Outcome, note: str, delta: int) -> Outcome:

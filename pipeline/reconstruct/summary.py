@@ -77,6 +77,8 @@ class Tally:
             "bills_end_token": own.bills_end,
             "strips": sorted(own.strips),
             "respaces_arguments": own.respaces,
+            "rewrites_arguments": own.rewrites or own.sorts_keys,
+            "count_usable": not own.unreliable and not own.end_unclear,
         }
 
 
@@ -95,6 +97,8 @@ def table(document: dict[str, Any]) -> str:
         habits = [] if entry["bills_end_token"] else ["end token not billed"]
         habits += [f"may strip {', '.join(entry['strips'])}"] if entry["strips"] else []
         habits += ["spaces arguments anew"] if entry["respaces_arguments"] else []
+        habits += ["writes arguments anew"] if entry["rewrites_arguments"] else []
+        habits += [] if entry["count_usable"] else ["count proves nothing"]
         status = entry["status"]
         lines.append(f"{name[:27]:<28}{status.get('accept', 0):>8}{status.get('flag', 0):>8}{status.get('reject', 0):>8}  {'; '.join(habits)}")
     return "\n".join(lines)

@@ -141,3 +141,20 @@ def test_raw_hermes_calls_in_content_become_special_tokens() -> None:
 )
 def test_whose_an_id_is(given: str, kind: str) -> None:
     assert CallIds("functions.{name}:{index}").kind(given, "f") == kind
+
+
+def test_arguments_that_a_server_wrote_anew_do_not_contradict_the_ids(target: Target) -> None:
+    emitted = target.emitted(None, "Say.", [call("f", '{"a": "\u00e9", "b":[1]}', "functions.f:0")])
+    value = body(None, "Say.", [call("f", '{"a":"\\u00e9","b":[1]}', "call_0123456789abcdef")], billed=len(emitted), token_ids=emitted)
+    row = target.maker.rows([Job("x", value, messages=ASKED, tools=TOOLS)], {})[0]
+    assert (unpack(row.completion), row.evidence) == (emitted, "ids")
+    other = body(None, "Say.", [call("f", '{"a":"e","b":[1]}', "call_0123456789abcdef")], billed=len(emitted), token_ids=emitted)
+    assert target.maker.rows([Job("x", other, messages=ASKED, tools=TOOLS)], {})[0].evidence != "ids"
+
+
+def test_what_servers_drop_behind_the_calls_does_not_contradict_the_ids(target: Target) -> None:
+    *made, end = target.emitted(None, "Say.", [call("f", '{"a": 1}', "functions.f:0")])
+    emitted = [*made, *target.tokenizer.encode("\nDone."), end]
+    value = body(None, "Say.", [call("f", '{"a": 1}', "functions.f:0")], billed=len(emitted), token_ids=emitted)
+    row = target.maker.rows([Job("x", value, messages=ASKED, tools=TOOLS)], {})[0]
+    assert (unpack(row.completion), row.evidence) == (emitted, "ids")
