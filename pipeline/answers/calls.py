@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from pipeline.answers.answer import Answer, Call
 from pipeline.answers.formats import CallIds, Format, NamedCall
@@ -141,11 +142,27 @@ def _json_object(text: str) -> dict[str, object] | None:
     return value if isinstance(value, dict) else None
 
 
-def keys_in(answer: Answer) -> Iterator[tuple[str, ...]]:
-    """Keys of every object in the calls' arguments that has at least two, in their order."""
-    for call in answer.calls:
-        with contextlib.suppress(ValueError, RecursionError):
-            yield from _keys(json.loads(call.arguments))
+def in_order(tools: object, name: str) -> bool:
+    """Whether the request lists the tool's parameters alphabetically, so that arguments in that order say nothing of the server; ``tools`` is unchecked."""
+    for tool in tools if isinstance(tools, list) else ():
+        function = _inside(tool, "function")
+        listed = list(_inside(function, "parameters", "properties"))
+        if function.get("name") == name and listed == sorted(listed):
+            return True
+    return False
+
+
+def _inside(value: object, *names: str) -> dict[str, Any]:
+    """The object under these names, or an empty one."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def keys_in(call: Call) -> Iterator[tuple[str, ...]]:
+    """Keys of every object in a call's arguments that has at least two, in their order."""
+    with contextlib.suppress(ValueError, RecursionError):
+        yield from _keys(json.loads(call.arguments))
 
 
 def _keys(value: object) -> Iterator[tuple[str, ...]]:

@@ -100,7 +100,7 @@ class Recount:
             yield "end_token_unclear"
         if self.habits.rewrites and any(call.arguments not in ("", "{}") for call in answer.calls):
             yield "arguments_rewritten_by_server"
-        if self.habits.sorts_keys and answer.calls and any(True for _ in keys_in(answer)):
+        if self.habits.sorts_keys and any(True for call in answer.calls for _ in keys_in(call)):
             yield "arguments_sorted_by_server"
 
     def _mismatched(self, answer: Answer, reading: Reading, built: Built, plain: int | None) -> Outcome:

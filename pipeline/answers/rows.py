@@ -1,17 +1,17 @@
 """A job to the rows of tokens.parquet that it makes: one for each choice, and always at least one."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pipeline.answers.answer import Answer, Bill, Finish, Reply
-from pipeline.answers.assemble import Built, Span, pack, unpack
-from pipeline.answers.calls import keys_in, respaced
+from pipeline.answers.assemble import Span, pack
 from pipeline.answers.emitted import as_ids, impossible
 from pipeline.answers.formats import Thinking, thinking_after
-from pipeline.answers.habits import UNKNOWN, Habits, Seen, Space, spaces, take_in
+from pipeline.answers.habits import UNKNOWN, Habits, Seen, take_in
 from pipeline.answers.ladder import Rebuilder
 from pipeline.answers.lines import Job
 from pipeline.answers.names import with_names
+from pipeline.answers.observe import Observer
 from pipeline.answers.outcome import Outcome
 from pipeline.answers.parse import parse_body
 from pipeline.answers.readings import Prompted
@@ -144,75 +144,11 @@ class RowMaker:
     def _shown(self, job: Job, reply: Reply, ahead: Mapping[str, bytes]) -> dict[str | None, Seen]:
         if job.rejects:
             return {}
-        counts, asked = Seen(), self._asked(job)
+        counts, observer = Seen(), Observer(self.rebuilder, self._prompted(self._asked(job)), job.tools, ahead)
         for answer in reply.answers:
-            if answer.rejects:
-                continue
-            bill = reply.bill if len(reply.answers) == 1 else Bill()
-            outcome = self.rebuilder.rebuild(answer, bill, UNKNOWN, self._prompted(asked), ahead)
-            counts.rows += 1
-            reasoning, content = self._apart(answer)
-            counts.texts.update(name for name, text in (("reasoning", reasoning), ("content", content)) if text)
-            spaced = set(spaces(reasoning, content))
-            counts.shown.update(spaced)
-            deltas = [outcome.plain_delta]
-            ends = [delta for delta in deltas if delta is not None and -1 <= delta <= 0]
-            if answer.finish == "length":
-                counts.length_deltas.update(ends)
-            elif not answer.calls:
-                counts.stop_deltas.update(ends)
-                plain = bill.tokens is not None and answer.finish == "stop" and not any(map(self.rebuilder.markers.may_hold, (reasoning, content)))
-                counts.plain_rows += plain
-                counts.plain_deltas.update(delta for delta in deltas if plain and delta is not None)
-            elif outcome.evidence == "count" and "tool_section_inside_reasoning" in outcome.reasons:
-                deltas = [-1]
-            for keys in keys_in(answer):
-                if list(keys) == sorted(keys):
-                    counts.sorted_keys[tuple(map(ascii, keys))] += 1
-                else:
-                    counts.unsorted_keys += 1
-            if outcome.built is not None and outcome.evidence in ("ids", "logprobs"):
-                emitted = set(self._emitted(outcome.built))
-                counts.verified += 1
-                counts.emitted.update(emitted)
-                counts.lost.update(space for space in emitted if space[0] not in {seam for seam, _ in spaced})
-            if (other := respaced(answer)) is not None:
-                with_other = self.rebuilder.rebuild(other, bill, UNKNOWN, self._prompted(asked), ahead)
-                kept, changed = self._spacings(answer, other, outcome, with_other)
-                counts.spaced += kept and not changed
-                counts.respaced += changed and not kept
-                deltas = [] if deltas == [-1] and with_other.plain_delta == 0 else [*deltas, with_other.plain_delta]
-            if answer.calls and answer.finish == "stop" and bill.tokens is not None:
-                counts.call_rows += 1
-                if deltas and deltas[0] is not None:  # else another reading explains the bill
-                    counts.call_deltas[min((delta for delta in deltas if delta is not None), key=abs)] += 1
+            if not answer.rejects:
+                counts.take(observer.seen(answer, reply.bill if len(reply.answers) == 1 else Bill()))
         return {reply.provider: counts}
-
-    def _apart(self, answer: Answer) -> tuple[str, str]:
-        """Reasoning and content; where both came in `content`, divided at the tag, so that white space beside it counts as shown."""
-        close = self.rebuilder.markers.text("think_close")
-        if answer.reasoning or not close or close not in answer.content:
-            return answer.reasoning, answer.content
-        reasoning, _, content = answer.content.partition(close)
-        return reasoning.removeprefix(self.rebuilder.markers.text("think_open") or ""), content
-
-    def _spacings(self, answer: Answer, other: Answer, outcome: Outcome, with_other: Outcome) -> tuple[bool, bool]:
-        """Whether the arguments may be what the model wrote: as they came, and in the other spacing; by known ids, else by the bill."""
-        if outcome.built is None or outcome.evidence not in ("ids", "logprobs"):
-            return outcome.plain_delta in (-1, 0), with_other.plain_delta in (-1, 0)
-        ids = outcome.built.tolist()
-        written = b"".join(self.tokenizer.decode_bytes(ids[span.start : span.end]) for span in outcome.built.spans if span.kind == "call_args")
-        first, second = (all(call.arguments.encode() in written for call in calls) for calls in (answer.calls, other.calls))
-        return first, second
-
-    def _emitted(self, built: Built) -> Iterator[Space]:
-        """White space at the seams of verified ids."""
-        ids = unpack(built.ids)
-        texts = {"reasoning": "", "content": ""}
-        for kind, start, end in built.spans:
-            if kind in texts:
-                texts[kind] += self.tokenizer.decode_bytes(ids[start:end]).decode("utf-8", "replace")
-        return spaces(texts["reasoning"], texts["content"])
 
     def _reply(self, job: Job) -> Reply:
         if job.rejects:

@@ -119,6 +119,18 @@ def test_a_schema_in_order_or_one_call_out_of_it_is_no_habit(more: list[str], ma
     assert {row.status for row in rows_of(maker, *[called(tokenizer, text) for text in more])} == {"accept"}
 
 
+def test_a_tool_whose_parameters_are_listed_in_order_says_nothing_of_the_server(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    """As Go's own tools are."""
+    bodies = [called(tokenizer, text) for text in SORTED]
+    name = bodies[0]["choices"][0]["message"]["tool_calls"][0]["function"]["name"]
+    for listed, expected in ((sorted(WORDS), False), (sorted(WORDS, reverse=True), True)):
+        tools = [None, {"function": {"name": name, "parameters": {"properties": {key: {} for key in listed}}}}]
+        seen: dict[str | None, Seen] = {}
+        for number, value in enumerate(bodies):
+            maker.observe(Job(f"r{number}", value, tools=tools), seen, 256)
+        assert learn(seen)["P"].sorts_keys == expected
+
+
 def test_a_key_that_is_no_text_can_be_kept() -> None:
     from pipeline.reconstruct.kept import _packed, _unpacked
 
