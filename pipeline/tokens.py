@@ -272,11 +272,6 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             raise _not_unicode(text, error) from error
 
-    @property
-    def together(self) -> bool:
-        """Whether `flats_together` leaves Python free meanwhile."""
-        return self._backend.together is not None
-
     def flats(self, texts: Sequence[str]) -> list[bytes]:
         """`encode_flat` of each text, at less than the price of asking for each.
 

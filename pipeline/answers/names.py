@@ -6,13 +6,13 @@ from pipeline.answers.assemble import Built, Span, unpack
 from pipeline.tokens import Tokenizer
 
 
-def with_names(built: Built, name: re.Pattern[bytes] | None, tokenizer: Tokenizer) -> Built:
-    """Cut the span of each call's name out of its `call_args`; `name` has the name as its group 1, or is None where the format writes it in the id.
+def with_names(built: Built, name: re.Pattern[bytes], tokenizer: Tokenizer) -> Built:
+    """Cut the span of each call's name out of its `call_args`; `name` has the name as its group 1.
 
     Only the spans change: the name's text was encoded together with what stands around it, as the model writes it. A token that holds a byte of the name
     is the name's. A call that begins otherwise (one cut before its name, say) stays as it is.
     """
-    if name is None or not any(span.kind == "call_args" for span in built.spans):
+    if not any(span.kind == "call_args" for span in built.spans):
         return built
     ids = unpack(built.ids)
     spans: list[Span] = []

@@ -1,6 +1,6 @@
 """A job to the rows of tokens.parquet that it makes: one for each choice, and always at least one."""
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pipeline.answers.answer import Answer, Bill, Finish, Reply
@@ -52,16 +52,6 @@ class Asked(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class Begun(NamedTuple):
-    """Jobs half way to their rows."""
-
-    replies: list[tuple[Job, Reply]]
-    texts: list[str]
-    """To be encoded, as `Tokenizer.flats` does."""
-    known: Mapping[str, bytes]
-    """Ids of the other texts, which the survey encoded."""
-
-
 class RowMaker:
     """Turns jobs into rows, for one target."""
 
@@ -81,20 +71,11 @@ class RowMaker:
 
     def rows_by_job(self, jobs: Iterable[Job], habits: Mapping[str | None, Habits]) -> list[list[Row]]:
         """Rows of each job, at least one; they are the same whatever other jobs stand beside it."""
-        begun = self.begin(jobs)
-        return self.finish(begun, self.tokenizer.flats(begun.texts), habits)
-
-    def begin(self, jobs: Iterable[Job]) -> Begun:
-        """Read the jobs' bodies, and say which texts are to be encoded."""
         replies = [(job, self._reply(job)) for job in jobs]
         texts = self.rebuilder.plain_texts(answer for _, reply in replies for answer in reply.answers)
-        known = {text: self._known[text] for text in texts if text in self._known}
-        return Begun(replies, [text for text in texts if text not in known], known)
-
-    def finish(self, begun: Begun, ids: Sequence[bytes], habits: Mapping[str | None, Habits]) -> list[list[Row]]:
-        """Rows of each job, with the ids of the texts."""
-        ahead = {**begun.known, **dict(zip(begun.texts, ids, strict=True))}
-        return [self._rows(job, reply, habits, ahead) for job, reply in begun.replies]
+        new = [text for text in texts if text not in self._known]
+        ahead = {text: self._known[text] for text in texts if text in self._known} | dict(zip(new, self.tokenizer.flats(new), strict=True))
+        return [self._rows(job, reply, habits, ahead) for job, reply in replies]
 
     def _rows(self, job: Job, reply: Reply, habits: Mapping[str | None, Habits], ahead: Mapping[str, bytes]) -> list[Row]:
         """Rows of one job, in the order of its choices; the first has the job's id, the others `<id>#<n>`."""
@@ -112,9 +93,10 @@ class RowMaker:
 
     def _named(self, outcome: Outcome) -> Outcome:
         """An outcome with spans for the names of its calls."""
-        if outcome.built is None:
+        name = self.rebuilder.context.format.name
+        if outcome.built is None or name is None:
             return outcome
-        return outcome._replace(built=with_names(outcome.built, self.rebuilder.context.format.name, self.tokenizer))
+        return outcome._replace(built=with_names(outcome.built, name, self.tokenizer))
 
     def thinking(self, job: Job) -> Thinking | None:
         """State in which the job's prompt leaves the model; None when the prompt is not known."""
@@ -256,16 +238,14 @@ def _engine_prompt(body: Any) -> list[int] | None:
         return None
     choices = body.get("choices")
     first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    for holder, name, key in (
-        (body, None, "prompt_token_ids"),
-        (first, None, "prompt_token_ids"),
-        (body, "sglext", "input_ids"),
-        (first, "raw_output", "prompt_token_ids"),
-    ):
-        inner = holder if name is None else holder.get(name)
-        if isinstance(inner, dict) and key in inner and (ids := as_ids(inner[key])) is not None:
-            return ids
-    return None
+    sglang, raw = body.get("sglext"), first.get("raw_output")
+    places = (
+        body.get("prompt_token_ids"),
+        first.get("prompt_token_ids"),
+        sglang.get("input_ids") if isinstance(sglang, dict) else None,
+        raw.get("prompt_token_ids") if isinstance(raw, dict) else None,
+    )
+    return next((ids for value in places if value is not None and (ids := as_ids(value)) is not None), None)
 
 
 def _calls_in(messages: list[Any]) -> int:

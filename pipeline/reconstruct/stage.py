@@ -10,7 +10,7 @@ from pipeline.artifacts import read_model, to_json, write_json
 from pipeline.reconstruct.kept import KeptLines, Line
 from pipeline.reconstruct.sources import BuildLines, build_to_job
 from pipeline.reconstruct.summary import Tally
-from pipeline.reconstruct.work import Plan, ToJob, batches, mostly_checked, survey, workers_for
+from pipeline.reconstruct.work import Plan, ToJob, batches, survey, workers_for
 from pipeline.reuse.kept import opened
 from pipeline.schema.target import TargetRecord
 from pipeline.schema.tokens import SCHEMA
@@ -49,8 +49,7 @@ def rebuild_file(lines: Callable[[], Iterator[Line]], to_job: ToJob, maker: RowM
     if kept is not None:
         kept.use(habits)
     tally = Tally()
-    processes = mostly_checked(seen) or not maker.tokenizer.together
-    write_batches(out, SCHEMA, batches(lines(), Plan(maker, to_job, habits), tally, workers, processes=processes, kept=kept))
+    write_batches(out, SCHEMA, batches(lines(), Plan(maker, to_job, habits), tally, workers, kept=kept))
     if kept is not None:
         kept.close()
     return tally.document(habits)

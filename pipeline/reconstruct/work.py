@@ -1,15 +1,10 @@
-"""Lines to record batches, in order: in this process with threads beside it, or in several processes, when there is enough to do.
+"""Lines to record batches, in order: in several processes when there is enough to do. The result does not depend on how many: what is handed out is cut by lines alone."""
 
-Encoding is most of the work on most rows, and threads do it without Python; to check ids that came with a row is work for Python, and so for
-processes. The result depends on neither: what is handed out is cut by lines alone.
-"""
-
-import contextlib
 import gc
 import multiprocessing
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from itertools import islice
 from typing import NamedTuple
 
@@ -18,7 +13,7 @@ import pyarrow as pa
 
 from pipeline.answers.habits import SAMPLE_ROWS, Habits, Seen, take_in
 from pipeline.answers.lines import Job
-from pipeline.answers.rows import Begun, Row, RowMaker
+from pipeline.answers.rows import Row, RowMaker
 from pipeline.pools import processes_for, where_needed
 from pipeline.reconstruct.columns import counted, joined, record_batch
 from pipeline.reconstruct.kept import Fresh, KeptLines, Line
@@ -29,14 +24,12 @@ from pipeline.schema.tokens import SCHEMA
 
 GROUP_LINES = 256
 """Lines whose rows are a row group of the table."""
-PIECE_LINES = 32
-"""Lines that are handed out at a time, and looked at together for habits: few, so that all begin soon and end together."""
-AHEAD = 6
-"""Pieces that wait, being encoded, while rows are made of earlier ones."""
+PIECE_LINES = 128
+"""Lines that are handed out at a time: few, so that all processes end together."""
+SURVEY_LINES = 32
+"""Lines that are looked at together for habits: few, since most files need only some hundred."""
 PARALLEL_FROM = 4 << 20
 """Bytes of input from which more than one core pays."""
-CHECKED_SHARE = 0.1
-"""Share of rows with ids to check from which that is most of the work."""
 
 ToJob = Callable[[Line], Job]
 Shown = dict[str | None, Seen]
@@ -89,7 +82,7 @@ def survey(lines: Iterable[Line], maker: RowMaker, to_job: ToJob, kept: KeptLine
         return not (named is not None and named.search(text)) and not (None in enough and _NAMES_ONE.search(text) is None)
 
     wanted = filter(needed, lines)
-    while chunk := list(islice(wanted, PIECE_LINES)):
+    while chunk := list(islice(wanted, SURVEY_LINES)):
         before = [None if kept is None else kept.seen(line) for line in chunk]
         new = [line for line, shown in zip(chunk, before, strict=True) if shown is None]
         with no_collector():
@@ -113,16 +106,11 @@ def _named(providers: Sequence[str]) -> re.Pattern[bytes] | None:
     return re.compile(b'"provider": ?(?:' + names + b")") if names else None
 
 
-def mostly_checked(seen: Shown) -> bool:
-    """Whether so many rows bring ids that checking these is most of the work."""
-    return sum(counts.verified for counts in seen.values()) > CHECKED_SHARE * sum(counts.rows for counts in seen.values())
-
-
-def batches(lines: Iterator[Line], plan: Plan, tally: Tally, workers: int, *, processes: bool, kept: KeptLines | None = None) -> Iterator[pa.RecordBatch]:
-    """Second pass: the rows of each group of lines, counted in `tally`; with so many workers, which are processes or threads."""
+def batches(lines: Iterator[Line], plan: Plan, tally: Tally, workers: int, *, kept: KeptLines | None = None) -> Iterator[pa.RecordBatch]:
+    """Second pass: the rows of each group of lines, counted in `tally`; made by so many processes, or here."""
     tasks = _tasks(lines, kept)
     parts: list[Made] = []
-    for group, made in _by_processes(tasks, plan, workers) if processes and workers > 1 else _here(tasks, plan, threads=workers > 1):
+    for group, made in _by_processes(tasks, plan, workers) if workers > 1 else _here(tasks, plan):
         parts += [] if made is None else [made]
         if group is None:
             continue
@@ -151,23 +139,11 @@ def _tasks(lines: Iterator[Line], kept: KeptLines | None) -> Tasks:
         yield Group(group, found), pieces[-1] if pieces else None
 
 
-def _here(tasks: Tasks, plan: Plan, *, threads: bool) -> Results:
-    """Rows made in this process; the texts are encoded beside it by threads, or not."""
-    maker, by_line = plan.maker, list[list[Row]]()
-    with ThreadPoolExecutor(AHEAD) if threads else contextlib.nullcontext() as pool, no_collector():
-        encode = maker.tokenizer.flats_together if threads else maker.tokenizer.flats
-        for (group, begun), ids in where_needed(pool, encode, _begun(tasks, plan), AHEAD):
-            if begun is not None and ids is not None:
-                by_line += maker.finish(begun, ids, plan.habits)
-            if group is not None:
-                yield group, _made(by_line) if by_line else None
-                by_line = []
-
-
-def _begun(tasks: Tasks, plan: Plan) -> Iterator[tuple[tuple[Group | None, Begun | None], list[str] | None]]:
+def _here(tasks: Tasks, plan: Plan) -> Results:
     for group, piece in tasks:
-        begun = None if piece is None else plan.maker.begin(map(plan.to_job, piece))
-        yield (group, begun), None if begun is None else begun.texts
+        with no_collector():
+            made = None if piece is None else _made(plan.maker.rows_by_job(map(plan.to_job, piece), plan.habits))
+        yield group, made
 
 
 def _made(by_line: list[list[Row]]) -> Made:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,32 +39,33 @@ def write(path: Path, bodies: list[dict[str, Any]]) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("evidence", "more", "pool"), [("count", {}, "ThreadPoolExecutor"), ("ids", {"token_ids": IDS}, "ProcessPoolExecutor")])
+@pytest.mark.parametrize(("evidence", "more"), [("count", {}), ("ids", {"token_ids": IDS})])
 def test_the_table_does_not_depend_on_how_the_work_is_shared(
-    evidence: str, more: dict[str, Any], pool: str, tmp_path: Path, maker: RowMaker, monkeypatch: pytest.MonkeyPatch
+    evidence: str, more: dict[str, Any], tmp_path: Path, maker: RowMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pools = {name: Mock(wraps=getattr(work, name)) for name in ("ProcessPoolExecutor", "ThreadPoolExecutor")}
-    for name, spy in pools.items():
-        monkeypatch.setattr(work, name, spy)
+    pools = Mock(wraps=ProcessPoolExecutor)
+    monkeypatch.setattr(work, "ProcessPoolExecutor", pools)
     bodies = [body("Two plus three.", "Five.", billed=8, **more)] * 600 + [body("Two plus three.", text, billed=99) for text in ("<|im_end|>", "[EOS]", "")]
     source, out, written = write(tmp_path / "in.jsonl", bodies), tmp_path / "tokens.parquet", set()
     for workers in (1, 2, 3):
         document = rebuild_file(partial(file_lines, source), file_to_job, maker, out, workers)
         written.add((out.read_bytes(), json.dumps(document)))
     assert len(written) == 1
-    assert {name: spy.call_count for name, spy in pools.items() if spy.called} == {pool: 2}
+    assert [call.args[0] for call in pools.call_args_list] == [2, 3]
     assert [row["evidence"] for row in read_rows(out, SCHEMA)][:600] == [evidence] * 600
 
 
 def test_a_text_of_the_survey_is_encoded_once_while_there_is_room(tmp_path: Path, maker: RowMaker, kimi: TargetRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path / "in.jsonl", [body(f"Row {n}.", f"Answer {n}.", billed=8) for n in range(300)])
-    spy, tables = Mock(wraps=maker.tokenizer.flats_together), set()
-    monkeypatch.setattr(maker.tokenizer, "flats_together", spy)
+    spies, tables = {name: Mock(wraps=getattr(maker.tokenizer, name)) for name in ("flats_together", "flats")}, set()
+    for name, spy in spies.items():
+        monkeypatch.setattr(maker.tokenizer, name, spy)
     for room, again in ((rows.KNOWN_BYTES, 0), (0, 2 * 256)):
         monkeypatch.setattr(rows, "KNOWN_BYTES", room)
-        spy.reset_mock()
-        rebuild_file(partial(file_lines, source), file_to_job, RowMaker(kimi, maker.tokenizer, send_tools=True), tmp_path / "tokens.parquet", workers=2)
-        encoded = [text for call in spy.call_args_list for text in call.args[0]]
+        for spy in spies.values():
+            spy.reset_mock()
+        rebuild_file(partial(file_lines, source), file_to_job, RowMaker(kimi, maker.tokenizer, send_tools=True), tmp_path / "tokens.parquet", workers=1)
+        encoded = [text for spy in spies.values() for call in spy.call_args_list for text in call.args[0]]
         assert len(encoded) - len(set(encoded)) == again
         tables.add((tmp_path / "tokens.parquet").read_bytes())
     assert len(tables) == 1

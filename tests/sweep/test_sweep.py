@@ -248,7 +248,7 @@ def test_jobs_over_one_dataset_rebuild_that_dataset_only(workspace: InstantBuild
         (["-m"], "usage"),
         (["-m", "train.lr=[1"], "train.lr=[1"),
         (["-m", "train.lrr=1,2"], "Did you mean train.lr?"),
-        (["-m", "datasets.gone.sampling.seed=1,2"], "Known in datasets: ['code', 'reasoning', 'tools']"),
+        (["-m", "datasets.gone.sampling.seed=1,2"], "Known in datasets: ['code', 'tools']"),
         (["-m", "target=nothing,tiny_kimi"], "there is no conf/target/nothing.yaml"),
         (["-m", "hydra/launcher=nothing", "train.lr=1,2"], "hydra/launcher/nothing"),
     ],
