@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.errors import ArtifactError, BusyError, DiskError
 from pipeline.generate import ledger_schema
@@ -144,6 +144,12 @@ def store_error(path: Path, error: sqlite3.Error, *, opening: bool = False) -> A
     if opening:
         return ArtifactError(f"{path}: this is no ledger, or a damaged one ({error}); {_ASIDE}")
     return ArtifactError(f"{path}: the ledger is damaged ({error}); save its answers with `python -m pipeline store export --out FILE`, {_ASIDE}")
+
+
+def keep_note(db: sqlite3.Connection, statement: str, values: tuple[Any, ...]) -> None:
+    """Write what only spares a later run some work, if the disk has room: a full one may not keep the answers from being written out."""
+    with contextlib.suppress(sqlite3.OperationalError):
+        db.execute(statement, values)
 
 
 def settle_orphans(db: sqlite3.Connection) -> int:

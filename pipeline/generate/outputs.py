@@ -88,7 +88,7 @@ class Outputs:
         text = to_json(content, indent=True) + b"\n"
         write_bytes(summary, text)
         row = (str(path.absolute()), plan, _stat(path), sha256_file(path), text)
-        self.db.execute("INSERT OR REPLACE INTO projections(path, plan, stat, sha256, summary) VALUES(?, ?, ?, ?, ?)", row)
+        ledger.keep_note(self.db, "INSERT OR REPLACE INTO projections(path, plan, stat, sha256, summary) VALUES(?, ?, ?, ?, ?)", row)
 
     def remember_endpoints(self, document: Any) -> None:
         """Keep the provider's list, so that a run with nothing to ask still writes it."""
@@ -115,7 +115,7 @@ class Outputs:
             return True
         if sha256_file(path) != sha256:
             return False
-        self.db.execute("UPDATE projections SET stat=? WHERE path=?", (_stat(path), str(path.absolute())))
+        ledger.keep_note(self.db, "UPDATE projections SET stat=? WHERE path=?", (_stat(path), str(path.absolute())))
         return True
 
     def _read_record(self, path: Path) -> tuple[str, str, str, bytes] | None:

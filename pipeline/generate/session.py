@@ -50,7 +50,7 @@ def drive(
     finally:
         for number, handler in handlers.items():  # the event loop has put the defaults in their place
             signal.signal(number, handler)
-    db.execute("UPDATE runs SET ended_at=? WHERE id=?", (time.time(), run))
+    ledger.keep_note(db, "UPDATE runs SET ended_at=? WHERE id=?", (time.time(), run))
     _show(watch, outputs, run)
     return engine
 

@@ -144,3 +144,18 @@ def test_a_turn_lasts_until_the_outcome_is_on_the_disk(bench: Bench, monkeypatch
     rows = bench.ask(*map(str, range(3 * at_once)))
     assert asked == [at_once]
     assert all(row["error"] is None for row in rows)
+
+
+def test_a_disk_too_full_for_notes_still_gives_the_answers(bench: Bench) -> None:
+    """When a run ended and which files it wrote only spare a later run some work: what is paid for is written out without them."""
+    bench.ask("a")
+    with ledger.opened(bench.folder / "store") as db:
+        for event in ("UPDATE OF ended_at ON runs", "INSERT ON projections"):
+            db.execute(f"CREATE TRIGGER \"full {event}\" BEFORE {event} BEGIN SELECT json('['); END")  # an OperationalError, as a full disk is
+    assert [row["error"] for row in bench.ask("a", "b")] == [None, None]
+    with ledger.opened(bench.folder / "store") as db:
+        assert db.execute("SELECT count(*) FROM runs WHERE ended_at IS NULL").fetchone() == (1,)
+        for event in ("UPDATE OF ended_at ON runs", "INSERT ON projections"):
+            db.execute(f'DROP TRIGGER "full {event}"')
+    assert [row["error"] for row in bench.run()] == [None, None]
+    assert bench.server.asked == ["a", "b"]
