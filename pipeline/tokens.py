@@ -11,7 +11,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import filterfalse, pairwise
+from itertools import filterfalse
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,10 +42,6 @@ class Backend(Protocol):
 
     def flats(self, texts: Sequence[str]) -> list[bytes]:
         """`encode_flat` of each text."""
-
-    @property
-    def together(self) -> Callable[[Sequence[str]], list[bytes]] | None:
-        """The same by threads of the library's own, during which Python is free; None where it has none. Not for a forked process: they are not forked."""
 
     def quick_flat(self, text: str) -> bytes:
         """The same again, unless special tokens are among the ids given."""
@@ -79,7 +75,6 @@ class _Splintr:
         self.encode = loaded.encode_ordinary
         self._bytes_of = loaded.decode_token_bytes
         self.quick_flat = loaded.encode_flat
-        self._batch_flat = loaded.encode_batch_flat
         self._first_special = self._all_above()
 
     def _all_above(self) -> int:
@@ -107,12 +102,6 @@ class _Splintr:
     def flats(self, texts: Sequence[str]) -> list[bytes]:
         found = list(map(self.quick_flat, texts))
         return found if _largest(b"".join(found)) < self._first_special else list(map(self.encode_flat, texts))
-
-    def together(self, texts: Sequence[str]) -> list[bytes]:
-        ids, edges = self._batch_flat(texts)
-        if _largest(ids) >= self._first_special:
-            return list(map(self.encode_flat, texts))
-        return [ids[_UINT32.itemsize * start : _UINT32.itemsize * end] for start, end in pairwise(np.frombuffer(edges, "<u8").tolist())]
 
     def token_bytes(self, token: int) -> bytes:
         try:
@@ -150,7 +139,6 @@ class _Tiktoken:
         return list(map(self.encode_flat, texts))
 
     quick_flat = encode_flat
-    together = None
 
     def token_bytes(self, token: int) -> bytes:
         return bytes(self._bytes.get(token, b""))
@@ -192,7 +180,6 @@ class _Transformers:
         return list(map(self.encode_flat, texts))
 
     quick_flat = encode_flat
-    together = None
 
     def token_bytes(self, token: int) -> bytes:
         piece = None if token in self._special else self._fast.id_to_token(token)
@@ -279,21 +266,9 @@ class Tokenizer:
             InputError: as `encode_flat`.
 
         """
-        return self._flats(texts, self._backend.flats)
-
-    def flats_together(self, texts: Sequence[str]) -> list[bytes]:
-        """`flats` by threads of the library's own, where it has some; not to be called in a forked process.
-
-        Raises:
-            InputError: as `encode_flat`.
-
-        """
-        return self._flats(texts, self._backend.together or self._backend.flats)
-
-    def _flats(self, texts: Sequence[str], encode: Callable[[Sequence[str]], list[bytes]]) -> list[bytes]:
         try:
             if all(len(text) <= self._uncut for text in texts):
-                return encode(texts)
+                return self._backend.flats(texts)
         except UnicodeEncodeError:
             pass  # the text at fault is named below
         return list(map(self.encode_flat, texts))

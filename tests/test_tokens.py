@@ -119,13 +119,12 @@ def test_flat_encoding_is_the_same_ids_as_bytes(tokenizer: Tokenizer, text: str)
 @example(several=["plain", "a marker: <|im_end|>", ""])
 @example(several=["short", "x" * 30_000])
 def test_many_texts_are_encoded_as_each_alone(tokenizer: Tokenizer, several: list[str]) -> None:
-    assert tokenizer.flats(several) == tokenizer.flats_together(several) == [tokenizer.encode_flat(text) for text in several]
+    assert tokenizer.flats(several) == [tokenizer.encode_flat(text) for text in several]
 
 
 def test_of_many_texts_the_one_that_is_not_unicode_is_named(tokenizer: Tokenizer) -> None:
-    for encode in (tokenizer.flats, tokenizer.flats_together):
-        with pytest.raises(InputError, match="character 2 is"):
-            encode(["fine", "ab\ud800"])
+    with pytest.raises(InputError, match="character 2 is"):
+        tokenizer.flats(["fine", "ab\ud800"])
 
 
 def test_names_that_the_library_invented_are_no_special_tokens(tokenizer: Tokenizer) -> None:

@@ -17,7 +17,11 @@ from pipeline.tokens import Tokenizer
 WIDTH = 4
 """Bytes of an id."""
 
-NOTHING: Mapping[str, bytes] = MappingProxyType({})
+Ahead = Mapping[int, bytes]
+"""Ids of texts that were encoded ahead and cannot spell out a special token, by `id()` of the very text, which whoever made this keeps:
+to find a text of some thousand characters by what it says takes as long as all else that is done with it, but for encoding."""
+
+NOTHING: Ahead = MappingProxyType({})
 """No text is encoded yet."""
 
 
@@ -94,8 +98,8 @@ def assemble(pieces: Iterable[Piece], encode: "Encoder") -> Built:
 class Encoder:
     """Encodes the texts of one answer; a text that several readings share is scanned and encoded once."""
 
-    def __init__(self, tokenizer: Tokenizer, may_hold: Callable[[str], bool], ahead: Mapping[str, bytes] = NOTHING) -> None:
-        """Start with the ids of texts that were encoded ahead and cannot spell out a special token."""
+    def __init__(self, tokenizer: Tokenizer, may_hold: Callable[[str], bool], ahead: Ahead = NOTHING) -> None:
+        """Start with what was encoded ahead."""
         self._tokenizer = tokenizer
         self._may_hold = may_hold
         self._ahead = ahead
@@ -108,7 +112,7 @@ class Encoder:
 
     def marked(self, text: str) -> bool:
         """Whether the text could spell out a special token, as `Markers.may_hold` has it."""
-        if text in self._ahead:
+        if id(text) in self._ahead:
             return False
         marked = self._marked.get(text)
         if marked is None:
@@ -117,9 +121,9 @@ class Encoder:
 
     def __call__(self, text: str) -> bytes:
         """Ids of an ordinary text, as bytes."""
-        known = self._known.get(text)
+        known = self._ahead.get(id(text))
         if known is None:
-            known = self._ahead.get(text)
+            known = self._known.get(text)
         if known is None:
             known = self._known[text] = self._tokenizer.encode_flat(text)
         return known

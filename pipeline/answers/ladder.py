@@ -1,11 +1,11 @@
 """The evidence ladder: ids that were returned, ids from logprobs, re-encoded text that meets the bill, re-encoded text."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.answers.answer import Answer, Bill
-from pipeline.answers.assemble import NOTHING, Built, Encoder
+from pipeline.answers.assemble import NOTHING, Ahead, Built, Encoder
 from pipeline.answers.calls import Context
 from pipeline.answers.emitted import agrees, as_ids, impossible, spans_of
 from pipeline.answers.formats import CallIds, Thinking, format_of
@@ -41,16 +41,17 @@ class Rebuilder:
             self._vocabulary = Vocabulary(self.record, self.tokenizer)
         return self._vocabulary
 
-    def plain_texts(self, answers: Iterable[Answer]) -> list[str]:
-        """Texts of many answers to be encoded together: not those that could spell out a special token, nor of answers that bring ids of their own.
+    def ahead(self, answers: Iterable[Answer]) -> Ahead:
+        """Ids of the texts of many answers: not of those that could spell out a special token, nor of answers that bring ids of their own.
 
         One kind of work after the other keeps the processor's caches warm, which saves a sixth of the time of rebuilding answer by answer.
         """
         needed = (answer for answer in answers if not (answer.given or answer.logprobs or answer.rejects))
-        return [text for answer in needed for text in (answer.reasoning, answer.content) if text and not self.markers.may_hold(text)]
+        texts = [text for answer in needed for text in (answer.reasoning, answer.content) if text and not self.markers.may_hold(text)]
+        return dict(zip(map(id, texts), self.tokenizer.flats(texts), strict=True))
 
-    def rebuild(self, answer: Answer, bill: Bill, habits: Habits, prompted: Prompted, ahead: Mapping[str, bytes] = NOTHING) -> Outcome:
-        """Find the best ids that the evidence supports; `ahead` has the ids of some texts, those of `plain_texts`."""
+    def rebuild(self, answer: Answer, bill: Bill, habits: Habits, prompted: Prompted, ahead: Ahead = NOTHING) -> Outcome:
+        """Find the best ids that the evidence supports; `ahead` has the ids of some of its texts."""
         if answer.rejects and set(answer.rejects) - _TEXT_IS_STILL_THERE:
             return Outcome(None, notes=(*answer.notes, *bill.notes), reasons=answer.rejects)
         encode = Encoder(self.tokenizer, self.markers.may_hold, ahead)

@@ -1,10 +1,10 @@
 """What an answer shows of its provider: the counts from which `habits.learn` concludes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from pipeline.answers.answer import Answer, Bill
-from pipeline.answers.assemble import Built
+from pipeline.answers.assemble import Ahead, Built
 from pipeline.answers.calls import in_order, keys_in, respaced
 from pipeline.answers.habits import UNKNOWN, Seen, Space, spaces
 from pipeline.answers.ladder import Rebuilder
@@ -15,7 +15,7 @@ from pipeline.answers.readings import Prompted
 class Observer:
     """Looks at the answers of one job, which it rebuilds as if nothing were known of the provider."""
 
-    def __init__(self, rebuilder: Rebuilder, prompted: Prompted, tools: Any, ahead: Mapping[str, bytes]) -> None:
+    def __init__(self, rebuilder: Rebuilder, prompted: Prompted, tools: Any, ahead: Ahead) -> None:
         """Take what the prompt leaves behind, the request's tools, unchecked, and the ids of some texts."""
         self._rebuilder = rebuilder
         self._prompted = prompted

@@ -4,7 +4,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pipeline.answers.answer import Answer, Bill, Finish, Reply
-from pipeline.answers.assemble import Span, pack
+from pipeline.answers.assemble import Ahead, Span, pack
 from pipeline.answers.emitted import as_ids, impossible
 from pipeline.answers.formats import Thinking, thinking_after
 from pipeline.answers.habits import UNKNOWN, Habits, Seen, take_in
@@ -20,9 +20,6 @@ from pipeline.rendering import PromptRenderer
 from pipeline.schema.target import TargetRecord
 from pipeline.schema.tokens import Evidence, Status
 from pipeline.tokens import Tokenizer
-
-KNOWN_BYTES = 8 << 20
-"""Ids that are remembered of the survey, at most: those of some hundred rows of usual length."""
 
 
 class Row(NamedTuple):
@@ -61,9 +58,6 @@ class RowMaker:
         self.tokenizer = tokenizer
         self._send_tools = send_tools
         self._renderer: PromptRenderer | None = None
-        self._known: dict[str, bytes] = {}
-        """Ids of texts of the survey, which are met again when the rows are made."""
-        self._room = KNOWN_BYTES
 
     def rows(self, jobs: Iterable[Job], habits: Mapping[str | None, Habits]) -> list[Row]:
         """Rows of some jobs, in order."""
@@ -72,12 +66,10 @@ class RowMaker:
     def rows_by_job(self, jobs: Iterable[Job], habits: Mapping[str | None, Habits]) -> list[list[Row]]:
         """Rows of each job, at least one; they are the same whatever other jobs stand beside it."""
         replies = [(job, self._reply(job)) for job in jobs]
-        texts = self.rebuilder.plain_texts(answer for _, reply in replies for answer in reply.answers)
-        new = [text for text in texts if text not in self._known]
-        ahead = {text: self._known[text] for text in texts if text in self._known} | dict(zip(new, self.tokenizer.flats(new), strict=True))
+        ahead = self.rebuilder.ahead(answer for _, reply in replies for answer in reply.answers)
         return [self._rows(job, reply, habits, ahead) for job, reply in replies]
 
-    def _rows(self, job: Job, reply: Reply, habits: Mapping[str | None, Habits], ahead: Mapping[str, bytes]) -> list[Row]:
+    def _rows(self, job: Job, reply: Reply, habits: Mapping[str | None, Habits], ahead: Ahead) -> list[Row]:
         """Rows of one job, in the order of its choices; the first has the job's id, the others `<id>#<n>`."""
         asked = self._asked(job)
         rejects = (*job.rejects, *reply.rejects, *asked.rejects)
@@ -103,19 +95,11 @@ class RowMaker:
         return self._asked(job).thinking
 
     def shown(self, jobs: Iterable[Job], enough: Container[str | None] = ()) -> list[dict[str | None, Seen] | None]:
-        """What each job shows of its provider's habits; None where that provider is one of whom enough is known. Not for a forked process."""
+        """What each job shows of its provider's habits; None where that provider is one of whom enough is known."""
         replies = [(job, Reply() if job.rejects else self._reply(job)) for job in jobs]
         needed = [bool(job.rejects) or reply.provider not in enough for job, reply in replies]
-        texts = self.rebuilder.plain_texts(answer for (_, reply), wanted in zip(replies, needed, strict=True) if wanted for answer in reply.answers)
-        ahead = dict(zip(texts, self.tokenizer.flats_together(texts), strict=True))
-        self._remember(ahead)
+        ahead = self.rebuilder.ahead(answer for (_, reply), wanted in zip(replies, needed, strict=True) if wanted for answer in reply.answers)
         return [self._shown(job, reply, ahead) if wanted else None for (job, reply), wanted in zip(replies, needed, strict=True)]
-
-    def _remember(self, ahead: Mapping[str, bytes]) -> None:
-        """Keep the ids of some texts, while there is room."""
-        self._room -= sum(map(len, ahead.values()))
-        if self._room >= 0:
-            self._known.update(ahead)
 
     def observe(self, job: Job, seen: dict[str | None, Seen], limit: int) -> None:
         """Take a job into what is known of its provider's habits, up to so many rows of each provider."""
@@ -123,7 +107,7 @@ class RowMaker:
         for shown in self.shown([job], enough):
             take_in(seen, shown or {}, limit)
 
-    def _shown(self, job: Job, reply: Reply, ahead: Mapping[str, bytes]) -> dict[str | None, Seen]:
+    def _shown(self, job: Job, reply: Reply, ahead: Ahead) -> dict[str | None, Seen]:
         if job.rejects:
             return {}
         counts, observer = Seen(), Observer(self.rebuilder, self._prompted(self._asked(job)), job.tools, ahead)
@@ -149,7 +133,7 @@ class RowMaker:
     def _prompted(self, asked: Asked) -> Prompted:
         return Prompted(asked.thinking or self.rebuilder.context.format.thinking, asked.calls_before)
 
-    def _outcomes(self, reply: Reply, habits: Habits, asked: Asked, ahead: Mapping[str, bytes]) -> list[tuple[Outcome, int | None]]:
+    def _outcomes(self, reply: Reply, habits: Habits, asked: Asked, ahead: Ahead) -> list[tuple[Outcome, int | None]]:
         """Outcome of each choice and what was billed for it; several choices share one bill, which their sum must meet."""
         alone = len(reply.answers) == 1
         bill = reply.bill if alone else Bill(None, reply.bill.notes)

@@ -21,6 +21,7 @@ from pipeline.reconstruct.summary import Tally
 from pipeline.reuse.rows import Found
 from pipeline.runner import begin_worker, no_collector
 from pipeline.schema.tokens import SCHEMA
+from pipeline.slots import Parcel, Slots
 
 GROUP_LINES = 256
 """Lines whose rows are a row group of the table."""
@@ -28,6 +29,8 @@ PIECE_LINES = 128
 """Lines that are handed out at a time: few, so that all processes end together."""
 SURVEY_LINES = 32
 """Lines that are looked at together for habits: few, since most files need only some hundred."""
+SLOT_BYTES = 4 << 20
+"""Of shared memory for a piece, or for its rows: larger ones go through a pipe."""
 PARALLEL_FROM = 4 << 20
 """Bytes of input from which more than one core pays."""
 
@@ -63,7 +66,27 @@ class Made(NamedTuple):
     tally: Tally
 
 
+class Sent(NamedTuple):
+    """A piece on its way to a process."""
+
+    parcel: Parcel
+    """Text and prompt of each line."""
+    slot: int | None
+    """Where the rows may be put."""
+    numbers: list[int]
+
+
+class Answered(NamedTuple):
+    """`Made` on its way back."""
+
+    parcel: Parcel
+    """The batch, as Arrow writes it."""
+    counts: list[int]
+    tally: Tally
+
+
 _plan: Plan | None = None
+_slots: Slots | None = None
 
 Tasks = Iterator[tuple[Group | None, list[Line] | None]]
 """Lines to work on, a piece at a time; beside the last piece of a group stands the group."""
@@ -154,11 +177,24 @@ def _made(by_line: list[list[Row]]) -> Made:
 
 
 def _by_processes(tasks: Tasks, plan: Plan, workers: int) -> Results:
-    global _plan
-    _plan = plan  # forked processes inherit it; a few lines are worked on here
+    global _plan, _slots
+    ahead = 2 * workers
+    _plan, _slots = plan, Slots(ahead + 2, SLOT_BYTES)  # forked processes inherit them; a few lines are worked on here
     with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start) as pool:
-        for group, sent in where_needed(pool, _run, tasks, 2 * workers):
-            yield group, None if sent is None else Made(pa.ipc.read_record_batch(sent[0], SCHEMA), *sent[1:])
+        for (group, slot), sent in where_needed(pool, _run, _parcels(tasks, _slots), ahead):
+            made = None if sent is None else _received(sent, _slots)
+            _slots.give_back(slot)
+            yield group, made
+
+
+def _parcels(tasks: Tasks, slots: Slots) -> "Iterator[tuple[tuple[Group | None, int | None], Sent | None]]":
+    """Each piece in a slot, which is free again when its rows were read."""
+    for group, piece in tasks:
+        if piece is None:
+            yield (group, None), None
+            continue
+        slot = slots.take()
+        yield (group, slot), Sent(slots.put(slot, [part for line in piece for part in line[1:]]), slot, [line[0] for line in piece])
 
 
 def _start() -> None:
@@ -166,12 +202,19 @@ def _start() -> None:
     gc.freeze()  # what was inherited is no garbage, and looking through it would copy its memory
 
 
-def _run(piece: list[Line]) -> tuple[pa.Buffer, list[int], Tally]:
-    """Rows as they cross to another process."""
+def _run(sent: Sent) -> Answered:
+    """Rows of lines that came from another process, on their way back."""
     assert _plan is not None
+    assert _slots is not None
+    parts = iter(_slots.get(sent.parcel))
     with no_collector():
-        made = _made(_plan.maker.rows_by_job(map(_plan.to_job, piece), _plan.habits))
-    return made.batch.serialize(), made.counts, made.tally
+        made = _made(_plan.maker.rows_by_job(map(_plan.to_job, zip(sent.numbers, parts, parts, strict=True)), _plan.habits))
+    return Answered(_slots.put(sent.slot, [made.batch.serialize()]), made.counts, made.tally)
+
+
+def _received(answered: Answered, slots: Slots) -> Made:
+    (batch,) = slots.get(answered.parcel)
+    return Made(pa.ipc.read_record_batch(pa.py_buffer(batch), SCHEMA), answered.counts, answered.tally)
 
 
 def workers_for(size: int, wanted: int | None) -> int:

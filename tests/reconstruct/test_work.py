@@ -11,7 +11,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from pipeline.answers import rows
 from pipeline.answers.lines import Job
 from pipeline.answers.rows import RowMaker
 from pipeline.reconstruct import work
@@ -47,28 +46,13 @@ def test_the_table_does_not_depend_on_how_the_work_is_shared(
     monkeypatch.setattr(work, "ProcessPoolExecutor", pools)
     bodies = [body("Two plus three.", "Five.", billed=8, **more)] * 600 + [body("Two plus three.", text, billed=99) for text in ("<|im_end|>", "[EOS]", "")]
     source, out, written = write(tmp_path / "in.jsonl", bodies), tmp_path / "tokens.parquet", set()
-    for workers in (1, 2, 3):
+    for workers, room in ((1, 0), (2, 4 << 20), (2, 20_000), (3, 100)):  # of the slots: for a whole piece, for its lines alone, for nothing
+        monkeypatch.setattr(work, "SLOT_BYTES", room)
         document = rebuild_file(partial(file_lines, source), file_to_job, maker, out, workers)
         written.add((out.read_bytes(), json.dumps(document)))
     assert len(written) == 1
-    assert [call.args[0] for call in pools.call_args_list] == [2, 3]
+    assert [call.args[0] for call in pools.call_args_list] == [2, 2, 3]
     assert [row["evidence"] for row in read_rows(out, SCHEMA)][:600] == [evidence] * 600
-
-
-def test_a_text_of_the_survey_is_encoded_once_while_there_is_room(tmp_path: Path, maker: RowMaker, kimi: TargetRecord, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = write(tmp_path / "in.jsonl", [body(f"Row {n}.", f"Answer {n}.", billed=8) for n in range(300)])
-    spies, tables = {name: Mock(wraps=getattr(maker.tokenizer, name)) for name in ("flats_together", "flats")}, set()
-    for name, spy in spies.items():
-        monkeypatch.setattr(maker.tokenizer, name, spy)
-    for room, again in ((rows.KNOWN_BYTES, 0), (0, 2 * 256)):
-        monkeypatch.setattr(rows, "KNOWN_BYTES", room)
-        for spy in spies.values():
-            spy.reset_mock()
-        rebuild_file(partial(file_lines, source), file_to_job, RowMaker(kimi, maker.tokenizer, send_tools=True), tmp_path / "tokens.parquet", workers=1)
-        encoded = [text for spy in spies.values() for call in spy.call_args_list for text in call.args[0]]
-        assert len(encoded) - len(set(encoded)) == again
-        tables.add((tmp_path / "tokens.parquet").read_bytes())
-    assert len(tables) == 1
 
 
 def test_a_process_that_is_killed_is_one_message(tmp_path: Path, maker: RowMaker, capsys: pytest.CaptureFixture[str]) -> None:
