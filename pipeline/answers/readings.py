@@ -12,7 +12,6 @@ from typing import NamedTuple
 from pipeline.answers.answer import Answer
 from pipeline.answers.calls import Context, call_options
 from pipeline.answers.formats import Thinking
-from pipeline.answers.habits import SEAMS
 from pipeline.answers.markers import Markers, Piece
 from pipeline.answers.seams import templated
 
@@ -74,13 +73,13 @@ Marked = Callable[[str], bool]
 """Whether a text could spell out a special token."""
 
 
-def readings(answer: Answer, context: Context, prompted: Prompted, marked: Marked, stripped: Container[str] = SEAMS) -> Iterator[Reading]:
-    """All readings, the most likely first, each once; the template's white space is put back at `stripped` seams alone."""
+def readings(answer: Answer, context: Context, prompted: Prompted, marked: Marked, kept: Container[str] = ()) -> Iterator[Reading]:
+    """All readings, the most likely first, each once; the template's white space is put back at all seams but those where it is `kept`."""
     if (only := _plain_reading(answer, context.markers, prompted, marked)) is not None:
         yield only
         return
     seen = set()
-    usual = {seam: space for seam, space in context.format.seams.items() if seam in stripped}
+    usual = {seam: space for seam, space in context.format.seams.items() if seam not in kept}
     combined = (
         (v, calls) for v in views(answer, context, prompted.thinking, marked) for calls in call_options(answer, v.raw_calls, context, prompted.calls_before)
     )

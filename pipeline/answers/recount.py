@@ -18,6 +18,8 @@ REPLACEMENT = "\ufffd"
 
 _ANYWHERE: Spaces = dict.fromkeys(SEAMS, WHITE_SPACE)
 
+_TRUNCATIONS = frozenset(TRUNCATED.values())
+
 UNDECIDED = frozenset(
     {
         "tool_id_rewritten_by_server",
@@ -62,15 +64,14 @@ class Recount:
     def _readings(self, answer: Answer) -> Iterator[Reading]:
         """All readings; of a provider that writes arguments anew, with the other spacing too."""
         kept = () if answer.calls else self.habits.shows_lines  # with calls some servers strip what they keep otherwise
-        seams = [seam for seam in SEAMS if seam not in kept]
-        yield from readings(answer, self.context, self.prompted, self.encode.marked, seams)
+        yield from readings(answer, self.context, self.prompted, self.encode.marked, kept)
         if self.habits.respaces and (other := respaced(answer)) is not None:
-            for reading in readings(other, self.context, self.prompted, self.encode.marked, seams):
+            for reading in readings(other, self.context, self.prompted, self.encode.marked, kept):
                 yield reading._replace(repairs=(*reading.repairs, "respaced_arguments"))
 
     def _plain_delta(self, answer: Answer, first: Reading, builts: list[Built]) -> int | None:
         """Billed minus rebuilt, when nothing but the provider's way of counting can explain a difference of one."""
-        if self.bill.tokens is None or first.repairs or not set(first.reasons) <= set(TRUNCATED.values()) or answer.finish == "unknown":
+        if self.bill.tokens is None or first.repairs or not _TRUNCATIONS.issuperset(first.reasons) or answer.finish == "unknown":
             return None
         explained = any(len(built) == self.bill.tokens for built in builts[1:])
         return None if explained else self.bill.tokens - len(builts[0])
