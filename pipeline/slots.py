@@ -1,6 +1,6 @@
 """Large messages between a process and those forked from it, by memory that all of them share.
 
-Through a pipe the kernel copies each byte twice, 64 KiB at a time, and wakes the other side for each: a quarter of the work of `reconstruct`.
+Through a pipe the kernel copies each byte twice, 64 KiB at a time, and wakes the other side for each.
 """
 
 import mmap
