@@ -12,10 +12,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import read_json
-from pipeline.errors import ConfigError
-from pipeline.runner import follow_parent, guarded, no_collector, pick, section_of
-from pipeline.stages import BY_NAME, Stage
+from pipeline.unreadable import readable
+
+with readable(__name__):
+    from pipeline.artifacts import read_json
+    from pipeline.errors import ConfigError
+    from pipeline.runner import follow_parent, guarded, no_collector, pick, section_of
+    from pipeline.stages import BY_NAME, Stage
 
 CONFIG = Path("build/config.json")
 

@@ -157,6 +157,7 @@ def target_section(name: str) -> TargetSection:
     known = sorted(path.stem for path in (CONF / "target").glob("*.yaml"))
     if name not in known:
         raise ConfigError(f"no target {name!r}: {CONF}/target/ has {known}")
+    load_yaml(CONF / "target" / f"{name}.yaml")  # or Hydra meets what is no YAML, and raises its parser's error
     tree, _ = compose_tree(f"target/{name}", [])
     try:
         return TargetSection.model_validate(tree["target"])

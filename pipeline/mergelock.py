@@ -13,10 +13,13 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from pipeline.artifacts import read_bytes, write_bytes
-from pipeline.errors import ConfigError
-from pipeline.lockfile import raw_stages
-from pipeline.runner import guarded
+from pipeline.unreadable import readable
+
+with readable(__name__):
+    from pipeline.artifacts import read_bytes, write_bytes
+    from pipeline.errors import ConfigError
+    from pipeline.lockfile import raw_stages
+    from pipeline.runner import guarded
 
 
 def merge(base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

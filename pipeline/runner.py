@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from pipeline.errors import AerieError, ConfigError
 from pipeline.section import Section, mistake
+from pipeline.unreadable import fault_of_module
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: never 0, since DVC would record a half output as success."""
@@ -129,6 +130,11 @@ def guarded(work: Callable[[], int | None]) -> int:
             )
             return AerieError.exit_code
         raise
+    except SyntaxError as error:
+        if (said := fault_of_module(error)) is None:
+            return _fault()
+        print(f"error: {said}", file=sys.stderr)
+        return AerieError.exit_code
     except OSError as error:
         if error.errno not in _FULL:
             return _fault()

@@ -22,14 +22,17 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from pipeline import experiments
-from pipeline.artifacts import to_json, write_json
-from pipeline.compose import Params, check_grammar, read_params, refusal
-from pipeline.errors import BusyError, ConfigError, DiskError
-from pipeline.experiments import Job
-from pipeline.lockfile import LOCK, read_lock
-from pipeline.runner import guarded
-from pipeline.settings import PARAMS
+from pipeline.unreadable import readable
+
+with readable(__name__):
+    from pipeline import experiments
+    from pipeline.artifacts import to_json, write_json
+    from pipeline.compose import Params, check_grammar, read_params, refusal
+    from pipeline.errors import BusyError, ConfigError, DiskError
+    from pipeline.experiments import Job
+    from pipeline.lockfile import LOCK, read_lock
+    from pipeline.runner import guarded
+    from pipeline.settings import PARAMS
 
 FOLDER = Path("multirun")
 _USAGE = "usage: python -m pipeline.sweep -m KEY=VALUE,VALUE ... [--json] (Hydra's multirun, with its whole grammar)"
