@@ -36,9 +36,12 @@ _PR_SET_PDEATHSIG = 1
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def follow_parent() -> None:
-    """End this process when the one that started it dies: a killed `dvc` must leave no stage that goes on spending."""
-    parent = os.getppid()
+def follow_parent(parent: int | None = None) -> None:
+    """End this process when the one that started it dies: a killed `dvc` must leave no stage that goes on spending.
+
+    A process that takes a while until it comes here is told who its ``parent`` was, which may be dead by then.
+    """
+    parent = parent or os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):  # Linux: the kernel tells us at once
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

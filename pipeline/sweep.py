@@ -31,7 +31,7 @@ with readable(__name__):
     from pipeline.errors import BusyError, ConfigError, DiskError
     from pipeline.experiments import Job
     from pipeline.lockfile import LOCK, read_lock
-    from pipeline.runner import guarded
+    from pipeline.runner import follow_parent, guarded
     from pipeline.settings import PARAMS
 
 FOLDER = Path("multirun")
@@ -41,6 +41,8 @@ _FIXED = frozenset({"hydra.job.chdir", "hydra.mode", "hydra.run.dir", "hydra.swe
 """Settings of Hydra that a sweep relies on: where it leaves its records, and where it runs."""
 _HYDRA_REFUSES = (1, 2)
 """Codes with which Hydra ends the process after it has said why; 143 is ours, after SIGTERM."""
+_PROCESS = "AERIE_SWEEP_PROCESS"
+"""Environment variable: the process that runs the sweep. A launcher may run jobs in others, which are to end with it."""
 _DATASET = re.compile(r"\+dataset@datasets\.")
 
 
@@ -114,6 +116,8 @@ def _multirun(config: DictConfig) -> float:
     Returns the acceptance length, for sweepers that optimise, which is at least 1; 0 for a job that failed, since Optuna's sweeper stops at what is no number.
     """
     del config
+    if os.environ.get(_PROCESS, str(os.getpid())) != str(os.getpid()):
+        follow_parent()
     settings = HydraConfig.get()
     overrides = [override for override in settings.overrides.task if not _DATASET.match(override)]
     return run_job(list(overrides), Path(settings.sweep.dir)).figures.get("acceptance_length") or 0.0
@@ -191,6 +195,7 @@ def sweep(arguments: list[str]) -> list[Job]:
 def _run_all(arguments: list[str], params: Params, folder: Path, *, is_new: bool) -> list[Job]:
     for old in folder.glob("sweep-*.json"):
         old.unlink()
+    os.environ[_PROCESS] = str(os.getpid())
     os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints its errors by itself, with advice that leads nowhere here
     given = hydra_arguments(arguments, params, folder)
     sys.argv = [sys.argv[0], *given]

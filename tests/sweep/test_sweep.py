@@ -20,7 +20,9 @@ from pipeline.compose import Params
 from pipeline.errors import BusyError, ConfigError
 from pipeline.experiments import Job, last_words, show
 from pipeline.sweep import _multirun, check_arguments, hydra_arguments, only_one, quoted, run_job
+from tests.conftest import ROOT
 from tests.instant_stages import InstantBuild
+from tests.test_cli import alive
 
 TRICKY = [
     "train.lr=3e-4",
@@ -180,6 +182,37 @@ def test_a_sweep_that_is_told_to_end_does_not_blame_hydra(monkeypatch: pytest.Mo
     monkeypatch.setenv("HYDRA_FULL_ERROR", "")
     with pytest.raises(raised):
         module._run_all(["-m", "train.lr=1,2"], Params(["code"], []), tmp_path / "sweep", is_new=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_an_experiment_ends_when_its_sweep_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "dvc").mkdir()
+    (tmp_path / "dvc/__init__.py").touch()
+    (tmp_path / "dvc/cli.py").write_text(
+        "import os, pathlib, time\ndef main(argv):\n    pathlib.Path(argv[-1]).write_text(str(os.getpid()))\n    time.sleep(60)\n"
+    )
+    script = f"import pathlib; from pipeline.experiments import run; run('name', {str(tmp_path / 'pid')!r}, pathlib.Path({str(tmp_path / 'log')!r}))"
+    with subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}) as parent:
+        while not (tmp_path / "pid").exists() or not (pid := (tmp_path / "pid").read_text()):
+            time.sleep(0.02)
+        assert alive(int(pid))
+        parent.kill()
+    for _ in range(100):
+        if not alive(int(pid)):
+            return
+        time.sleep(0.1)
+    raise AssertionError("the experiment lives on without its sweep")
+
+
+def test_a_launchers_own_process_follows_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed: list[bool] = []
+    monkeypatch.setattr(module, "follow_parent", lambda: followed.append(True))
+    monkeypatch.setattr("pipeline.sweep.HydraConfig.get", lambda: SimpleNamespace(overrides=SimpleNamespace(task=[]), sweep=SimpleNamespace(dir="x")))
+    monkeypatch.setattr("pipeline.sweep.run_job", lambda *_: Job("sweep-x", [], "done", 1.0))
+    for process, follows in ((os.getpid(), 0), (os.getppid(), 1)):
+        monkeypatch.setenv("AERIE_SWEEP_PROCESS", str(process))
+        _multirun.__wrapped__(DictConfig({}))
+        assert len(followed) == follows
 
 
 @pytest.fixture
