@@ -27,7 +27,7 @@ from pipeline.unreadable import readable
 with readable(__name__):
     from pipeline import experiments
     from pipeline.artifacts import to_json, write_json
-    from pipeline.compose import Params, check_grammar, read_params, refusal
+    from pipeline.compose import Params, check_grammar, check_jobs, jobs_of, read_params, refusal
     from pipeline.errors import BusyError, ConfigError, DiskError
     from pipeline.experiments import Job
     from pipeline.lockfile import LOCK, read_lock
@@ -148,6 +148,18 @@ def check_arguments(arguments: list[str]) -> None:
         raise ConfigError(f"override {named[0]!r}: which datasets are built stands in {PARAMS}, and is no override; commit it there")
 
 
+def check_values(arguments: list[str], params: Params) -> None:
+    """Validate every job's config before the first one runs. Only of Hydra's own sweeper: what another one will ask for is not known yet.
+
+    Raises:
+        ConfigError: a job's config is not valid.
+
+    """
+    overrides = [argument for argument in hydra_arguments(arguments, params, FOLDER) if not argument.startswith(("-", "+dataset@datasets."))]
+    if not any(key_of(override).startswith(("hydra/sweeper", "hydra.sweeper")) for override in overrides):
+        check_jobs(params.datasets, jobs_of([override for override in overrides if not key_of(override).startswith(("hydra.", "hydra/"))]))
+
+
 @contextlib.contextmanager
 def only_one(folder: Path) -> Iterator[None]:
     """Hold a sweep's folder alone, since a second run of the same sweep would start the table anew.
@@ -177,7 +189,7 @@ def sweep(arguments: list[str]) -> list[Job]:
 
     Raises:
         BusyError: the same sweep runs already.
-        ConfigError: the arguments are no multirun, HEAD does not hold what is swept over, dvc.lock is broken, or Hydra refuses an override.
+        ConfigError: the arguments are no multirun, HEAD does not hold what is swept over, dvc.lock is broken, Hydra refuses an override, or a job's config is not valid.
 
     """
     check_arguments(arguments)
@@ -187,6 +199,7 @@ def sweep(arguments: list[str]) -> list[Job]:
         print(f"there is no {LOCK}, so every job builds all of it; `dvc repro` and commit first to share what jobs have in common", file=sys.stderr)
     for copy in experiments.remove_abandoned():
         print(f"removed {copy}: a killed experiment left it", file=sys.stderr)
+    check_values(arguments, params)
     is_new = not folder.exists()
     with only_one(folder):
         return _run_all(arguments, params, folder, is_new=is_new)

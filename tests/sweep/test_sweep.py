@@ -19,7 +19,7 @@ from pipeline import sweep as module
 from pipeline.compose import Params
 from pipeline.errors import BusyError, ConfigError
 from pipeline.experiments import Job, last_words, show
-from pipeline.sweep import _multirun, check_arguments, hydra_arguments, only_one, quoted, run_job
+from pipeline.sweep import _multirun, check_arguments, check_values, hydra_arguments, only_one, quoted, run_job
 from tests.conftest import ROOT
 from tests.instant_stages import InstantBuild
 from tests.test_cli import alive
@@ -146,6 +146,17 @@ def test_the_same_sweep_runs_once_at_a_time(tmp_path: Path) -> None:
         pass
     with only_one(tmp_path / "sweep"):
         pass
+
+
+def test_a_value_of_the_wrong_type_refuses_the_sweep_before_its_first_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    params = Params(["code"], [])
+    with pytest.raises(ConfigError) as caught:
+        check_values(["-m", "train.lr=abc,1e-4", "hydra/launcher=joblib"], params)
+    assert str(caught.value).startswith("1 of 2 jobs cannot be built, so none was started:\n  train.lr: Input should be a valid number")
+    with pytest.raises(ConfigError, match="does not support sweep type"):
+        check_values(["-m", "train.lr=interval(1,2)"], params)
+    check_values(["-m", "hydra/sweeper=optuna", "train.lr=interval(1,2)"], params)  # what it will ask for is not known yet
 
 
 @pytest.fixture
