@@ -14,6 +14,9 @@ from typing import Any
 
 from pipeline.unreadable import readable
 
+PARENT = os.getppid()
+"""Asked before the slow imports: one that dies meanwhile would leave a process that takes whoever adopted it for its parent."""
+
 with readable(__name__):
     from pipeline.artifacts import read_json
     from pipeline.errors import ConfigError
@@ -89,7 +92,7 @@ def main(argv: list[str]) -> int:
         print(stage_help(BY_NAME[command]))
         return 0
     if command in BY_NAME and not (command in COMMANDS and wants_files):
-        follow_parent()
+        follow_parent(PARENT)
         return guarded(lambda: run_stage(BY_NAME[command], arguments))
     if command in COMMANDS:
         return guarded(lambda: command_module(command).main(arguments))

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from pipeline.unreadable import readable
 
 with readable(__name__):
+    from ruamel.yaml import YAML
+
     from pipeline.artifacts import read_bytes, write_bytes
     from pipeline.errors import ConfigError
     from pipeline.lockfile import raw_stages

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from pipeline.errors import AerieError, ConfigError
 from pipeline.section import Section, mistake
-from pipeline.unreadable import fault_of_module
+from pipeline.unreadable import fault_of_import
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: never 0, since DVC would record a half output as success."""
@@ -126,15 +126,8 @@ def guarded(work: Callable[[], int | None]) -> int:
     except MemoryError:
         print("error: out of memory; lower tokens_per_batch or the concurrency in conf/", file=sys.stderr)
         return 2
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "pipeline":
-            print(
-                f"error: the package {error.name!r} is not installed for {sys.executable}: run `make setup`, then `source .venv/bin/activate`", file=sys.stderr
-            )
-            return AerieError.exit_code
-        raise
-    except SyntaxError as error:
-        if (said := fault_of_module(error)) is None:
+    except (ModuleNotFoundError, SyntaxError) as error:
+        if (said := fault_of_import(error)) is None:
             return _fault()
         print(f"error: {said}", file=sys.stderr)
         return AerieError.exit_code

@@ -16,15 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
-from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
-
 from pipeline.unreadable import readable
 
 with readable(__name__):
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.errors import HydraException
+    from omegaconf import DictConfig
+    from omegaconf.errors import OmegaConfBaseException
+
     from pipeline import experiments
     from pipeline.artifacts import to_json, write_json
     from pipeline.compose import Params, check_grammar, check_jobs, jobs_of, read_params, refusal

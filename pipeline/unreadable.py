@@ -1,4 +1,4 @@
-"""What is said of a source, config or small file that cannot be parsed: the line, and whether a merge left its marks there. Imports nothing of ours."""
+"""What is said of a module, config or small file that cannot be read: the line, and whether a merge left its marks there. Imports nothing of ours."""
 
 import contextlib
 import os
@@ -29,8 +29,12 @@ def fault_of_yaml(path: str | Path, content: bytes, error: Exception) -> str:
     return fault(path, "YAML", None if mark is None else mark.line + 1, why, conflict(content))
 
 
-def fault_of_module(error: SyntaxError) -> str | None:
-    """`fault` of a module of this package that was to be imported; None where the error is another's."""
+def fault_of_import(error: ModuleNotFoundError | SyntaxError) -> str | None:
+    """Why a module could not be imported, where the user can mend it: one of this package that is no Python, or a package that is not installed; else None."""
+    if isinstance(error, ModuleNotFoundError):
+        if (error.name or _PACKAGE.name).split(".")[0] == _PACKAGE.name:
+            return None
+        return f"the package {error.name!r} is not installed for {sys.executable}: run `make setup`, then `source .venv/bin/activate`"
     path = Path(error.filename or "")
     if _PACKAGE not in path.resolve().parents:
         return None
@@ -40,11 +44,11 @@ def fault_of_module(error: SyntaxError) -> str | None:
 
 @contextlib.contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Import the first modules of the program ``name``: one that is no Python ends it with one message and exit code 2. A program that is only imported lets the error pass."""
+    """Import the first modules of the program ``name``: one that cannot be imported ends it with one message and exit code 2. A program that is only imported lets the error pass."""
     try:
         yield
-    except SyntaxError as error:
-        if name != "__main__" or (said := fault_of_module(error)) is None:
+    except (ModuleNotFoundError, SyntaxError) as error:
+        if name != "__main__" or (said := fault_of_import(error)) is None:
             raise
         print(f"error: {said}", file=sys.stderr)
         raise SystemExit(2) from None

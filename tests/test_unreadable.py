@@ -74,11 +74,15 @@ def test_a_module_that_is_no_python_is_one_message_wherever_it_is_met(
         Module("broken", broken).tree  # noqa: B018 - asking is what parses
 
 
-def test_a_module_that_the_program_itself_begins_with_is_one_message(tmp_path: Path) -> None:
+def test_a_module_that_the_program_itself_begins_with_and_that_cannot_be_imported_is_one_message(tmp_path: Path) -> None:
     package = tmp_path / "pipeline"
     package.mkdir()
     for name in ("__init__", "__main__", "unreadable"):
         shutil.copy(ROOT / "pipeline" / f"{name}.py", package)
-    (package / "artifacts.py").write_text("A = 1\n<<<<<<< HEAD\n")
-    done = subprocess.run([sys.executable, "-m", "pipeline", "status"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, f"error: pipeline/artifacts.py:2: {MARKED} Python: a merge was not resolved in this file\n")
+    for text, says in (
+        ("A = 1\n<<<<<<< HEAD\n", f"pipeline/artifacts.py:2: {MARKED} Python: a merge was not resolved in this file"),
+        ("import no_such", f"the package 'no_such' is not installed for {sys.executable}: run `make setup`, then `source .venv/bin/activate`"),
+    ):
+        (package / "artifacts.py").write_text(text)
+        done = subprocess.run([sys.executable, "-m", "pipeline", "status"], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (2, f"error: {says}\n")
