@@ -33,7 +33,7 @@ COMMANDS = {
     "probe": "what a target's tokenizer does",
     "plan": "what a build would ask, and cost, before it does",
     "providers": "endpoints, prices, quantization; which the policy admits and why not",
-    "store": "the ledger of paid responses: stats, verify, gc, export",
+    "store": "the ledger of paid responses: stats, verify, settle, gc, export, import",
     "reuse": "rows kept for later builds: stats, verify, gc, clear",
     "hidden": "hidden states: stats, verify, show ID",
     "export-data": "training data in SpecForge's or speculators' format",
