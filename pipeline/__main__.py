@@ -12,10 +12,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import read_json
-from pipeline.errors import ConfigError
-from pipeline.runner import follow_parent, guarded, no_collector, pick, section_of
-from pipeline.stages import BY_NAME, Stage
+from pipeline.unreadable import readable
+
+PARENT = os.getppid()
+"""Asked before the slow imports: one that dies meanwhile would leave a process that takes whoever adopted it for its parent."""
+
+with readable(__name__):
+    from pipeline.artifacts import read_json
+    from pipeline.errors import ConfigError
+    from pipeline.runner import follow_parent, guarded, no_collector, pick, section_of
+    from pipeline.stages import BY_NAME, Stage
 
 CONFIG = Path("build/config.json")
 
@@ -27,7 +33,7 @@ COMMANDS = {
     "probe": "what a target's tokenizer does",
     "plan": "what a build would ask, and cost, before it does",
     "providers": "endpoints, prices, quantization; which the policy admits and why not",
-    "store": "the ledger of paid responses: stats, verify, gc, export",
+    "store": "the ledger of paid responses: stats, verify, settle, gc, export, import",
     "reuse": "rows kept for later builds: stats, verify, gc, clear",
     "hidden": "hidden states: stats, verify, show ID",
     "export-data": "training data in SpecForge's or speculators' format",
@@ -86,7 +92,7 @@ def main(argv: list[str]) -> int:
         print(stage_help(BY_NAME[command]))
         return 0
     if command in BY_NAME and not (command in COMMANDS and wants_files):
-        follow_parent()
+        follow_parent(PARENT)
         return guarded(lambda: run_stage(BY_NAME[command], arguments))
     if command in COMMANDS:
         return guarded(lambda: command_module(command).main(arguments))

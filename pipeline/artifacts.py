@@ -19,6 +19,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from pipeline.errors import ArtifactError, DiskError, InputError
+from pipeline.unreadable import conflict, fault
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -175,10 +176,11 @@ def read_json(path: Path) -> Any:
         ArtifactError: missing, or not JSON.
 
     """
+    content = read_bytes(path)
     try:
-        return orjson.loads(read_bytes(path))
+        return orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise ArtifactError(f"{path}: not JSON ({error}); delete it and run `dvc repro`") from error
+        raise ArtifactError(f"{fault(path, 'JSON', error.lineno, error.msg, conflict(content))}; delete it and run `dvc repro`") from error
 
 
 def read_model(path: Path, model: type[Model]) -> Model:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -31,6 +32,9 @@ RESERVED = frozenset({"target", "drafter", "extracted", "evaluate"})
 """Names that build/ and build/config.json use for something else."""
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*\Z")
+
+_SHOWN = 8
+"""Mistakes of a sweep that are shown."""
 
 _UNKNOWN = re.compile(r"Could not (?:override|delete from config\.) '([^']+)'")
 _NO_CHOICE = re.compile(r"Could not find '(([^']+)/[^']*)'")
@@ -147,6 +151,43 @@ def check_grammar(overrides: list[str]) -> None:
             raise ConfigError(f"override {override!r} does not parse: {str(error).splitlines()[0]}") from error
 
 
+def jobs_of(arguments: list[str]) -> list[list[str]]:
+    """Overrides of each job that Hydra's own sweeper makes of a sweep's overrides.
+
+    Raises:
+        ConfigError: they do not parse, or it cannot sweep over one of them.
+
+    """
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(config_dir=str(CONF.resolve()), version_base="1.3"):
+            parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+            batch: list[list[str]] = BasicSweeper.split_arguments(parser.parse_overrides(arguments), None)[0]
+    except HydraException as error:
+        raise ConfigError(refusal(error, arguments)) from error
+    return batch
+
+
+def check_jobs(datasets: list[str], jobs: list[list[str]]) -> None:
+    """Compose and validate the build of each job of a sweep.
+
+    Raises:
+        ConfigError: in how many jobs something is wrong, and each mistake once.
+
+    """
+    wrong, faults = 0, dict[str, None]()
+    for job in jobs:
+        try:
+            build_config(Params(datasets, job))
+        except ConfigError as error:
+            wrong += 1
+            title, *mistakes = str(error).splitlines()
+            faults |= dict.fromkeys(line.strip() for line in mistakes or [title])
+    if faults:
+        shown = list(faults)[:_SHOWN] + ([f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else [])
+        raise ConfigError(f"{wrong} of {len(jobs)} jobs cannot be built, so none was started:\n  " + "\n  ".join(shown))
+
+
 def target_section(name: str) -> TargetSection:
     """Section of conf/target/<name>.yaml, alone.
 
@@ -157,6 +198,7 @@ def target_section(name: str) -> TargetSection:
     known = sorted(path.stem for path in (CONF / "target").glob("*.yaml"))
     if name not in known:
         raise ConfigError(f"no target {name!r}: {CONF}/target/ has {known}")
+    load_yaml(CONF / "target" / f"{name}.yaml")  # or Hydra meets what is no YAML, and raises its parser's error
     tree, _ = compose_tree(f"target/{name}", [])
     try:
         return TargetSection.model_validate(tree["target"])

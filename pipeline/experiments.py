@@ -24,6 +24,9 @@ SOURCES = ("conf", "data", "pipeline", "params.yaml", "dvc.yaml", "dvc.lock", "r
 
 COPIES = Path(".dvc/tmp/exps")
 _ABANDONED_SECONDS = 600
+_DVC = "import sys; from pipeline.runner import follow_parent; follow_parent(int(sys.argv.pop(1))); from dvc.cli import main; sys.exit(main(sys.argv[1:]))"
+"""DVC that ends with the process named first: one that a killed sweep left behind would train on, and hold the machine."""
+
 _RAN = re.compile(r"^Running stage '([^']+)'", re.MULTILINE)
 
 
@@ -102,7 +105,7 @@ def exists(commit: str, name: str) -> bool:
 
 def run(name: str, setting: str, log: Path) -> tuple[str, str | None, list[str]]:
     """Run an experiment in its own copy; return its status, why it failed, and the stages that ran."""
-    command = [sys.executable, "-m", "dvc", "--wait-for-lock", "exp", "run", "--temp", "--name", name, "--set-param", setting]
+    command = [sys.executable, "-c", _DVC, str(os.getpid()), "--wait-for-lock", "exp", "run", "--temp", "--name", name, "--set-param", setting]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=environment)
     said = done.stdout + done.stderr

@@ -18,13 +18,14 @@ from typing import Any, cast
 import pyarrow as pa
 import torch
 
-from pipeline.artifacts import read_json, write_bytes, write_json, writing, writing_folder
+from pipeline.artifacts import read_json, read_model, write_bytes, write_json, writing, writing_folder
 from pipeline.eagle3.vocabulary import choose_vocabulary
 from pipeline.errors import ArtifactError, InputError
 from pipeline.lossmask import RULES, LossWeights, RuleName, weights_of
 from pipeline.models import Ends, open_ends
 from pipeline.runner import pick, section_of
-from pipeline.shards import HiddenRow, HiddenStates, folders_of_build
+from pipeline.schema.hidden import Stamp
+from pipeline.shards import HiddenRow, HiddenStates, check_digest, folders_of_build, stamp_beside
 from pipeline.tensors import save_tensors
 from pipeline.train.config import TrainSection
 from pipeline.train.data import check_shape
@@ -66,6 +67,9 @@ def main(argv: list[str]) -> int:
     if not sum(map(len, opened)):
         raise InputError(f"no rows to export in {[str(folder) for folder in folders] or BUILD}: run `dvc repro extract`")
     weights = _weights(arguments.loss_mask)
+    for folder in folders:
+        if (stamp := stamp_beside(folder)).is_file():
+            check_digest(folder, read_model(stamp, Stamp).sha256, stamp)
     with writing_folder(arguments.out) as out:
         if arguments.format == "specforge":
             count = to_specforge(out, opened, open_ends(arguments.model), weights, arguments.draft_vocab_size)

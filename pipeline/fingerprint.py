@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pipeline.artifacts import read_bytes, sha256_file
 from pipeline.errors import ConfigError
+from pipeline.unreadable import conflict, fault
 
 PACKAGE = "pipeline"
 
@@ -87,7 +88,7 @@ def _parse(path: Path, source: bytes) -> ast.Module:
     try:
         return ast.parse(source, str(path))
     except SyntaxError as error:
-        raise ConfigError(f"{path}:{error.lineno}: not Python: {error.msg}") from error
+        raise ConfigError(fault(path, "Python", error.lineno, error.msg, conflict(source))) from error
 
 
 @cache

@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.artifacts import read_model, sha256_folder
-from pipeline.errors import ArtifactError, InputError
+from pipeline.artifacts import read_model
+from pipeline.errors import InputError
 from pipeline.schema.hidden import Stamp
-from pipeline.shards import HiddenStates, folders_of_build
+from pipeline.shards import HiddenStates, check_digest, folders_of_build, stamp_beside
 
 BUILD = Path("build")
 
@@ -66,14 +66,9 @@ def _verify(folders: Sequence[Path]) -> None:
         tokens = 0
         for number in range(len(states)):
             tokens += len(states.check(number).token_ids)
-        stamp = folder.parent.parent / "extracted" / f"{folder.parent.name}.json"
-        stamped = "no stamp beside it"
+        stamp, stamped = stamp_beside(folder), "no stamp beside it"
         if stamp.is_file():
-            said, found = read_model(stamp, Stamp).sha256, sha256_folder(folder)
-            if said != found:
-                raise ArtifactError(
-                    f"{folder}: the files' digest is {found[:16]}, {stamp} says {said[:16]}: a file changed after extraction; run `dvc repro extract`"
-                )
+            check_digest(folder, read_model(stamp, Stamp).sha256, stamp)
             stamped = f"equals {stamp}"
         print(f"{folder}: {len(states):,} rows, {tokens:,} tokens, every id checked, all values finite; {stamped}")
 

@@ -11,11 +11,11 @@ from ruamel.yaml.error import YAMLError
 
 from pipeline.artifacts import read_bytes
 from pipeline.errors import ConfigError
+from pipeline.unreadable import conflict, fault_of_yaml
 
 LOCK = Path("dvc.lock")
 
 _SCHEMA = "2.0"
-_MARKERS = (b"<<<<<<<", b"=======", b">>>>>>>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +62,15 @@ def raw_stages(content: bytes, where: str) -> dict[str, Any]:
         ConfigError: conflict markers, not YAML, or another schema.
 
     """
-    if any(line.startswith(_MARKERS) for line in content.split(b"\n")):
+    if (line := conflict(content)) is not None:
         raise ConfigError(
-            f"{where}: holds git's conflict markers, so DVC cannot read it. `make setup` installs a merge driver that joins it stage by stage: "
+            f"{where}: holds git's conflict markers, from line {line} on, so DVC cannot read it. `make setup` installs a merge driver that joins it stage by stage: "
             f"run it, then `git checkout --merge dvc.lock`; docs/versions.md tells what to do by hand"
         )
     try:
         document = YAML(typ="safe").load(content)
     except YAMLError as error:
-        raise ConfigError(f"{where}: not YAML: {error}; restore it with `git checkout dvc.lock`, or delete it and run `dvc repro`") from error
+        raise ConfigError(f"{fault_of_yaml(where, content, error)}; restore it with `git checkout dvc.lock`, or delete it and run `dvc repro`") from error
     if document is None:
         return {}
     if not isinstance(document, dict) or document.get("schema") != _SCHEMA or not isinstance(document.get("stages", {}), dict):

@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
+from pipeline.unreadable import readable
 
-from pipeline.artifacts import read_bytes, write_bytes
-from pipeline.errors import ConfigError
-from pipeline.lockfile import raw_stages
-from pipeline.runner import guarded
+with readable(__name__):
+    from ruamel.yaml import YAML
+
+    from pipeline.artifacts import read_bytes, write_bytes
+    from pipeline.errors import ConfigError
+    from pipeline.lockfile import raw_stages
+    from pipeline.runner import guarded
 
 
 def merge(base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from pipeline.errors import AerieError, ConfigError
 from pipeline.section import Section, mistake
+from pipeline.unreadable import fault_of_import
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: never 0, since DVC would record a half output as success."""
@@ -35,9 +36,12 @@ _PR_SET_PDEATHSIG = 1
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def follow_parent() -> None:
-    """End this process when the one that started it dies: a killed `dvc` must leave no stage that goes on spending."""
-    parent = os.getppid()
+def follow_parent(parent: int | None = None) -> None:
+    """End this process when the one that started it dies: a killed `dvc` must leave no stage that goes on spending.
+
+    A process that takes a while until it comes here is told who its ``parent`` was, which may be dead by then.
+    """
+    parent = parent or os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):  # Linux: the kernel tells us at once
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -122,13 +126,11 @@ def guarded(work: Callable[[], int | None]) -> int:
     except MemoryError:
         print("error: out of memory; lower tokens_per_batch or the concurrency in conf/", file=sys.stderr)
         return 2
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] != "pipeline":
-            print(
-                f"error: the package {error.name!r} is not installed for {sys.executable}: run `make setup`, then `source .venv/bin/activate`", file=sys.stderr
-            )
-            return AerieError.exit_code
-        raise
+    except (ModuleNotFoundError, SyntaxError) as error:
+        if (said := fault_of_import(error)) is None:
+            return _fault()
+        print(f"error: {said}", file=sys.stderr)
+        return AerieError.exit_code
     except OSError as error:
         if error.errno not in _FULL:
             return _fault()

@@ -22,6 +22,7 @@ from pipeline.prompts.config import PromptsSection
 from pipeline.section import Section, mistake, without_credentials
 from pipeline.target.config import TargetSection
 from pipeline.train.config import TrainSection
+from pipeline.unreadable import fault_of_yaml
 
 CONF = Path("conf")
 PARAMS = Path("params.yaml")
@@ -84,7 +85,7 @@ def _parse_yaml(path: Path, source: bytes) -> Any:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is no UTF-8; save the file as UTF-8") from error
     except YAMLError as error:
-        raise ConfigError(f"{path}: not YAML: {error}") from error
+        raise ConfigError(fault_of_yaml(path, source, error)) from error
 
 
 def ambiguous_scalars(path: Path) -> list[str]:

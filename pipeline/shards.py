@@ -4,13 +4,14 @@ The writer is `extract`; `train`, the exports and `python -m pipeline hidden` re
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from pipeline.artifacts import read_json, read_model
+from pipeline.artifacts import read_json, read_model, sha256_folder
 from pipeline.errors import ArtifactError
 from pipeline.lossmask import LossWeights, weighted
 from pipeline.schema.hidden import INDEX, Manifest
@@ -70,6 +71,22 @@ def folders_of_build(build: Path) -> list[Path]:
 
     """
     return [build / name / "hidden" for name in read_json(build / "config.json")["names"]]
+
+
+def stamp_beside(folder: Path) -> Path:
+    """Where the stamp of a dataset's states lies, whether it is there or not."""
+    return folder.parent.parent / "extracted" / f"{folder.parent.name}.json"
+
+
+def check_digest(folder: Path, said: str, stamp: Path, known: Mapping[str, str] | None = None) -> None:
+    """Refuse files that are not byte for byte those that were extracted; ``said`` is the digest in ``stamp``, ``known`` as for `sha256_folder`.
+
+    Raises:
+        ArtifactError: with both digests.
+
+    """
+    if (found := sha256_folder(folder, known)) != said:
+        raise ArtifactError(f"{folder}: the files' digest is {found[:16]}, {stamp} says {said[:16]}: a file changed after extraction; {_AGAIN}")
 
 
 def quantize(states: torch.Tensor, parts: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.artifacts import read_json
-from pipeline.errors import ArtifactError
 from pipeline.terminal import plain_table
 
 BUILD = Path("build")
@@ -18,10 +17,8 @@ EVIDENCE = ("ids", "logprobs", "count", "text")
 
 
 def _read(path: Path) -> Any:
-    try:
-        return read_json(path)
-    except ArtifactError:
-        return {}
+    """Document in a file, empty where there is none."""
+    return read_json(path) if path.exists() else {}
 
 
 def dataset_line(name: str) -> list[str]:
@@ -50,7 +47,7 @@ def main(argv: list[str]) -> None:
     """Print the state of the build.
 
     Raises:
-        ArtifactError: nothing was composed yet.
+        ArtifactError: nothing was composed yet, or a file is damaged.
 
     """
     argparse.ArgumentParser(prog="python -m pipeline status", description=__doc__).parse_args(argv)

@@ -1,7 +1,6 @@
-"""`python -m pipeline store`: the ledger of paid responses: stats, verify, settle, gc, export."""
+"""`python -m pipeline store`: the ledger of paid responses: stats, verify, settle, gc, export, import."""
 
 import argparse
-import base64
 import contextlib
 import hashlib
 import math
@@ -10,7 +9,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import orjson
 from rich.console import Console
 from rich.table import Table
 
@@ -18,6 +16,7 @@ from pipeline.artifacts import read_jsonl, write_jsonl
 from pipeline.compose import build_config, read_params
 from pipeline.errors import ArtifactError
 from pipeline.generate import ledger
+from pipeline.generate.carry import take, to_line
 from pipeline.generate.home import only_writer
 from pipeline.generate.money import to_usd
 from pipeline.home import STORE_VARIABLE, store_folder
@@ -48,8 +47,12 @@ def main(argv: list[str]) -> int | None:
         "--unlisted", nargs="+", metavar="RESPONSES", help="also drop every answer that none of these responses.jsonl has; those would have to be paid again"
     )
     gc.add_argument("--yes", action="store_true", help="really drop answers; without it, only say how many")
-    export = commands.add_parser("export", help="all answers as JSON lines {key, sha256, body_base64}; those that can be read, when the file is damaged")
+    export = commands.add_parser(
+        "export", help="all answers, with what they cost, as JSON lines for `store import`; those that can be read, when the file is damaged"
+    )
     export.add_argument("--out", type=Path, required=True)
+    taken = commands.add_parser("import", help="take up the answers of a file that `store export` wrote, here or elsewhere: none of them is paid for again")
+    taken.add_argument("file", type=Path, metavar="FILE")
     options = parser.parse_args(argv)
     folder = store_folder()
     if options.command == "gc":
@@ -58,6 +61,9 @@ def main(argv: list[str]) -> int | None:
         return None
     if options.command == "settle":
         _settle(folder)
+        return None
+    if options.command == "import":
+        import_answers(folder, options.file)
         return None
     with ledger.opened(folder, readonly=True) as db:
         if options.command == "stats":
@@ -187,13 +193,25 @@ def _drop_unlisted(db: sqlite3.Connection, *, really: bool) -> None:
 def export_answers(db: sqlite3.Connection, out: Path) -> int:
     """Write all answers that can be read, also out of a damaged file; return the exit code, 1 when some cannot."""
     unreadable: list[str] = []
-    count = write_jsonl(out, map(_exported, ledger.readable_answers(db, unreadable)))
+    count = write_jsonl(out, map(to_line, ledger.readable_answers(db, unreadable)))
     print(f"{count} answers written to {out}")
     if unreadable:
         print(f"{len(unreadable)} results cannot be read, the first: {unreadable[0]}")
     return 1 if unreadable else 0
 
 
-def _exported(row: tuple[str, bytes, bytes]) -> bytes:
-    key, digest, body = row
-    return orjson.dumps({"key": key, "sha256": digest.hex(), "body_base64": base64.b64encode(body).decode()})
+def import_answers(folder: Path, path: Path) -> None:
+    """Take up what another ledger exported; this one is made if need be.
+
+    Raises:
+        InputError: the file is no export, or damaged; nothing was taken.
+        BusyError: a generator holds the ledger.
+
+    """
+    with only_writer(folder, wait=False, say=print), ledger.opened(folder) as db:
+        found, known = take(path, db)
+    print(f"{found.answers} answers taken from {path}, {known} were there already; what they cost counts against the caps, as if it had been paid here")
+    if found.unpriced:
+        print(f"{found.unpriced} of them do not say what they cost, and count no dollars")
+    if found.odd:
+        print(f"{len(found.odd)} figures in it cannot be, and count as unknown; the first: {found.odd[0]}")

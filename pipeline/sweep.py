@@ -16,20 +16,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import hydra
-from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
-from omegaconf import DictConfig
-from omegaconf.errors import OmegaConfBaseException
+from pipeline.unreadable import readable
 
-from pipeline import experiments
-from pipeline.artifacts import to_json, write_json
-from pipeline.compose import Params, check_grammar, read_params, refusal
-from pipeline.errors import BusyError, ConfigError, DiskError
-from pipeline.experiments import Job
-from pipeline.lockfile import LOCK, read_lock
-from pipeline.runner import guarded
-from pipeline.settings import PARAMS
+with readable(__name__):
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.errors import HydraException
+    from omegaconf import DictConfig
+    from omegaconf.errors import OmegaConfBaseException
+
+    from pipeline import experiments
+    from pipeline.artifacts import to_json, write_json
+    from pipeline.compose import Params, check_grammar, check_jobs, jobs_of, read_params, refusal
+    from pipeline.errors import BusyError, ConfigError, DiskError
+    from pipeline.experiments import Job
+    from pipeline.lockfile import LOCK, read_lock
+    from pipeline.runner import follow_parent, guarded
+    from pipeline.settings import PARAMS
 
 FOLDER = Path("multirun")
 _USAGE = "usage: python -m pipeline.sweep -m KEY=VALUE,VALUE ... [--json] (Hydra's multirun, with its whole grammar)"
@@ -38,6 +41,8 @@ _FIXED = frozenset({"hydra.job.chdir", "hydra.mode", "hydra.run.dir", "hydra.swe
 """Settings of Hydra that a sweep relies on: where it leaves its records, and where it runs."""
 _HYDRA_REFUSES = (1, 2)
 """Codes with which Hydra ends the process after it has said why; 143 is ours, after SIGTERM."""
+_PROCESS = "AERIE_SWEEP_PROCESS"
+"""Environment variable: the process that runs the sweep. A launcher may run jobs in others, which are to end with it."""
 _DATASET = re.compile(r"\+dataset@datasets\.")
 
 
@@ -111,6 +116,8 @@ def _multirun(config: DictConfig) -> float:
     Returns the acceptance length, for sweepers that optimise, which is at least 1; 0 for a job that failed, since Optuna's sweeper stops at what is no number.
     """
     del config
+    if os.environ.get(_PROCESS, str(os.getpid())) != str(os.getpid()):
+        follow_parent()
     settings = HydraConfig.get()
     overrides = [override for override in settings.overrides.task if not _DATASET.match(override)]
     return run_job(list(overrides), Path(settings.sweep.dir)).figures.get("acceptance_length") or 0.0
@@ -139,6 +146,18 @@ def check_arguments(arguments: list[str]) -> None:
         raise ConfigError(f"override {fixed[0]!r}: the sweep itself sets this; its records lie under {FOLDER}/")
     if named := [override for override in overrides if key_of(override) == "datasets" or _DATASET.match(override)]:
         raise ConfigError(f"override {named[0]!r}: which datasets are built stands in {PARAMS}, and is no override; commit it there")
+
+
+def check_values(arguments: list[str], params: Params) -> None:
+    """Validate every job's config before the first one runs. Only of Hydra's own sweeper: what another one will ask for is not known yet.
+
+    Raises:
+        ConfigError: a job's config is not valid.
+
+    """
+    overrides = [argument for argument in hydra_arguments(arguments, params, FOLDER) if not argument.startswith(("-", "+dataset@datasets."))]
+    if not any(key_of(override).startswith(("hydra/sweeper", "hydra.sweeper")) for override in overrides):
+        check_jobs(params.datasets, jobs_of([override for override in overrides if not key_of(override).startswith(("hydra.", "hydra/"))]))
 
 
 @contextlib.contextmanager
@@ -170,7 +189,7 @@ def sweep(arguments: list[str]) -> list[Job]:
 
     Raises:
         BusyError: the same sweep runs already.
-        ConfigError: the arguments are no multirun, HEAD does not hold what is swept over, dvc.lock is broken, or Hydra refuses an override.
+        ConfigError: the arguments are no multirun, HEAD does not hold what is swept over, dvc.lock is broken, Hydra refuses an override, or a job's config is not valid.
 
     """
     check_arguments(arguments)
@@ -180,6 +199,7 @@ def sweep(arguments: list[str]) -> list[Job]:
         print(f"there is no {LOCK}, so every job builds all of it; `dvc repro` and commit first to share what jobs have in common", file=sys.stderr)
     for copy in experiments.remove_abandoned():
         print(f"removed {copy}: a killed experiment left it", file=sys.stderr)
+    check_values(arguments, params)
     is_new = not folder.exists()
     with only_one(folder):
         return _run_all(arguments, params, folder, is_new=is_new)
@@ -188,6 +208,7 @@ def sweep(arguments: list[str]) -> list[Job]:
 def _run_all(arguments: list[str], params: Params, folder: Path, *, is_new: bool) -> list[Job]:
     for old in folder.glob("sweep-*.json"):
         old.unlink()
+    os.environ[_PROCESS] = str(os.getpid())
     os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints its errors by itself, with advice that leads nowhere here
     given = hydra_arguments(arguments, params, folder)
     sys.argv = [sys.argv[0], *given]

@@ -148,13 +148,13 @@ class _Transformers:
     """A tokenizer that transformers loads, from a local folder or the hub; byte-level BPE only."""
 
     def __init__(self, spec: TokenizerSpec, revision: str | None, *, trust_remote_code: bool) -> None:
-        from transformers import AutoTokenizer
-
         if revision is None and not Path(spec.name).is_dir():
             raise TokenizerError(
                 f"target.tokenizer.name is {spec.name!r}, no local folder, so a hub id, and target.revision is null: what the hub gives would change; "
                 "set target.revision to the commit that is meant, or name a folder"
             )
+        from transformers import AutoTokenizer  # takes seconds
+
         try:
             loaded = AutoTokenizer.from_pretrained(spec.name, revision=revision, trust_remote_code=trust_remote_code)
         except Exception as error:

@@ -135,6 +135,12 @@ def test_a_stage_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     raise AssertionError("the stage lives on without its parent")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="by the kernel's signal")
+def test_a_stage_whose_parent_died_while_it_was_starting_ends_as_well() -> None:
+    script = "import os; from pipeline.runner import follow_parent; follow_parent(os.getppid() + 1)"
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 128 + signal.SIGTERM
+
+
 @pytest.mark.parametrize("name", ["gate", "prompts"])
 def test_a_stage_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([name, "--help"]) == 0

@@ -1,5 +1,6 @@
 """Training data in other trainers' formats, checked against what their readers expect."""
 
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -97,6 +98,18 @@ def test_a_build_is_exported_whole_or_not_at_all(build: Build, tmp_path: Path, m
     write_json(build.folder / "config.json", {"names": ["a", "c"]})
     with pytest.raises(AerieError, match=r"no hidden states in .*/c/hidden: run `dvc repro extract`"):
         main(["--format", "speculators", "--out", str(tmp_path / "out")])
+
+
+def test_states_that_changed_after_extraction_are_not_exported(build: Build, tmp_path: Path) -> None:
+    hidden = shutil.copytree(build.hidden("a"), tmp_path / "a" / "hidden")
+    shutil.copytree(build.stamps, tmp_path / "extracted")
+    shard = next(hidden.glob("shard-*"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(AerieError, match=r"the files' digest is \w+, .*a.json says \w+: a file changed after extraction"):
+        main(["--format", "speculators", "--out", str(tmp_path / "out"), "--data", str(hidden)])
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_export_replaces_an_earlier_one_and_never_anything_else(build: Build, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_broken_lock_is_refused_with_what_to_do(content: bytes, says: str) -> 
     with pytest.raises(ConfigError) as caught:
         parse_lock(content, "here/dvc.lock")
     assert says in str(caught.value)
-    assert str(caught.value).startswith("here/dvc.lock: ")
+    assert str(caught.value).startswith("here/dvc.lock:")
 
 
 @settings(deadline=None, max_examples=60)

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -351,7 +352,8 @@ def test_a_folder_without_a_tokenizer_is_named(section: TargetSection, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_tokenizer_of_the_hub_needs_a_revision(section: TargetSection) -> None:
+def test_a_tokenizer_of_the_hub_needs_a_revision_before_anything_slow_is_loaded(section: TargetSection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
     spec = section.model_copy(update={"tokenizer": TokenizerSpec(backend="transformers", name="moonshotai/Kimi-K2.5")})
     with pytest.raises(TokenizerError, match=r"target\.revision is null"):
         load_tokenizer(spec)

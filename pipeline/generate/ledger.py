@@ -60,6 +60,25 @@ class Attempt(NamedTuple):
         return self.answered or self.state == "spoilt"
 
 
+class Answer(NamedTuple):
+    """What settled a key, as another ledger needs it."""
+
+    key: str
+    sha256: bytes
+    body: bytes
+    dataset: str
+    purse: str
+    requests: int
+    cost_pico: int | None
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    provider: str | None
+    model: str | None
+    policy: str | None
+    sent_at: float | None
+    seconds: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Spending:
     """What counts against a cap."""
@@ -143,7 +162,9 @@ def store_error(path: Path, error: sqlite3.Error, *, opening: bool = False) -> A
         return DiskError(f"{path}: the ledger cannot be written ({error}); free some space on its disk and run again: what was answered so far is kept")
     if opening:
         return ArtifactError(f"{path}: this is no ledger, or a damaged one ({error}); {_ASIDE}")
-    return ArtifactError(f"{path}: the ledger is damaged ({error}); save its answers with `python -m pipeline store export --out FILE`, {_ASIDE}")
+    return ArtifactError(
+        f"{path}: the ledger is damaged ({error}); save its answers with `python -m pipeline store export --out FILE`, to be taken back by `store import FILE`; {_ASIDE}"
+    )
 
 
 def keep_note(db: sqlite3.Connection, statement: str, values: tuple[Any, ...]) -> None:
@@ -237,9 +258,10 @@ def iterate_answers(db: sqlite3.Connection) -> Iterator[tuple[str, bytes, bytes]
     )
 
 
-def readable_answers(db: sqlite3.Connection, unreadable: list[str]) -> Iterator[tuple[str, bytes, bytes]]:
-    """Key, digest and bytes of every answer, one look-up each and without an index, so that a damaged page costs what lies on it; the rest is named in ``unreadable``."""
-    query = f"""SELECT q.key, b.sha256, b.body FROM results AS r CROSS JOIN requests AS q ON q.id = r.attempt CROSS JOIN bodies AS b ON b.id = r.id
+def readable_answers(db: sqlite3.Connection, unreadable: list[str]) -> Iterator[Answer]:
+    """Every answer, one look-up each and without an index, so that a damaged page costs what lies on it; the rest is named in ``unreadable``."""
+    query = f"""SELECT q.key, b.sha256, b.body, q.dataset, q.purse, r.requests, r.cost_pico, r.prompt_tokens, r.completion_tokens, r.provider, r.model, r.policy,
+      r.sent_at, r.seconds FROM results AS r CROSS JOIN requests AS q ON q.id = r.attempt CROSS JOIN bodies AS b ON b.id = r.id
     WHERE r.id = ? AND r.state IN {SETTLED}"""  # noqa: S608
     try:
         end = next_result(db)
@@ -247,7 +269,7 @@ def readable_answers(db: sqlite3.Connection, unreadable: list[str]) -> Iterator[
         end = next_attempt(db)
     for number in range(1, end):
         try:
-            yield from db.execute(query, (number,)).fetchall()
+            yield from map(Answer._make, db.execute(query, (number,)).fetchall())
         except sqlite3.DatabaseError as error:
             unreadable.append(f"result {number}: {error}")
 

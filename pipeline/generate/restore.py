@@ -131,11 +131,12 @@ def _restore_chunk(path: Path, chunk: list[tuple[tuple[int, bytes], Timing | Non
     db.execute("BEGIN IMMEDIATE")
     for key, line in fresh.items():
         if key not in (asked if line.state == "failed" else known):
-            _insert(db, key, line, found, account)
+            insert(db, key, line, found, account)
     db.execute("COMMIT")
 
 
-def _insert(db: sqlite3.Connection, key: str, line: Line, found: Restored, account: tuple[str, str]) -> None:
+def insert(db: sqlite3.Connection, key: str, line: Line, found: Restored, account: tuple[str, str]) -> None:
+    """Enter an answer, or a failure that was paid for, under a dataset and a purse; ``found`` counts it. Inside a transaction of the caller's."""
     attempt, result = next_attempt(db), next_result(db)
     figures = _figures(line.place, line.row, found)
     cost, tokens = figures[1], figures[3]

@@ -21,6 +21,8 @@ class Processes:
 
     rank: int = 0
     count: int = 1
+    local: int = 0
+    """Rank among those of this machine."""
 
     @property
     def leads(self) -> bool:
@@ -80,6 +82,6 @@ def joined(device: str) -> Iterator[Processes]:
         torch.cuda.set_device(distributed.get_node_local_rank())
     distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
     try:
-        yield Processes(distributed.get_rank(), distributed.get_world_size())
+        yield Processes(distributed.get_rank(), distributed.get_world_size(), distributed.get_node_local_rank())
     finally:
         distributed.destroy_process_group()

@@ -26,6 +26,7 @@ from pipeline.schema.target import TargetRecord
 from pipeline.section import Section
 from pipeline.train.config import TrainSection
 from pipeline.train.data import Corpus, RowRef, check_shape, count_supervised, open_corpus, pack
+from pipeline.train.digests import Digests, digested
 from pipeline.train.loop import Best, Learner, StepResult, learning_rate, load_packs, prefetched, schedule
 from pipeline.train.processes import ALONE, Processes, joined
 from pipeline.train.resume import Progress
@@ -46,7 +47,7 @@ def run(config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, 
     """Train a drafter and write its best checkpoint and the log.
 
     Raises:
-        ArtifactError: hidden states that are not of this target, or not of these datasets.
+        ArtifactError: hidden states that are not of this target, not of these datasets, or changed since they were extracted.
         InputError: nothing to train on.
         ConfigError: training diverged.
 
@@ -56,7 +57,7 @@ def run(config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, 
     ends = open_ends(model)
     corpus = open_corpus(stamps, hidden, config.names, ends.source.sha256, settings.heldout, weights_of(settings.loss_mask))
     check_shape(corpus.manifest, ends, str(model))
-    with deterministic(warn_only=settings.device != "cpu"), joined(settings.device) as group:
+    with deterministic(warn_only=settings.device != "cpu"), joined(settings.device) as group, digested(corpus, stamps, group) as digests:
         learner = _learner(settings, ends, corpus, read_model(record, TargetRecord).name, group)
         progress = Progress(checkpoint, _key(settings, corpus))
         _say(
@@ -66,7 +67,8 @@ def run(config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, 
         if progress.restore(learner):
             _say(group, f"continues after step {progress.step}")
         group.agree(progress.step, learner.device)  # and wait, or the first to finish could clear what another has not read
-        _train(learner, corpus, progress, log)
+        _train(learner, corpus, progress, log, digests)
+        digests.settle(progress.step, learner.device)
         if group.leads:
             _write_log(learner, progress, log)
             save_drafter(checkpoint, learner.drafter.config, progress.best.tensors)
@@ -92,7 +94,7 @@ def _say(group: Processes, what: str) -> None:
         print(f"train: {what}", flush=True)
 
 
-def _train(learner: Learner, corpus: Corpus, progress: Progress, log: Path) -> None:
+def _train(learner: Learner, corpus: Corpus, progress: Progress, log: Path, digests: Digests) -> None:
     """Go through the schedule from where ``progress`` stands."""
     settings, group = learner.settings, learner.group
     epochs = schedule(corpus, settings)
@@ -112,10 +114,13 @@ def _train(learner: Learner, corpus: Corpus, progress: Progress, log: Path) -> N
             progress.rows.append(_row(progress.step, number, rate, result))
             if group.leads:
                 speaker.step(progress.step, result)
+            digests.check()
             if progress.step % settings.save_every == 0 and progress.step < begin:
+                digests.settle(progress.step, learner.device)
                 progress.save(learner)
                 _write_log(learner, progress, log)
         if todo:
+            digests.settle(progress.step, learner.device)
             _end_epoch(learner, judged, progress, f"epoch {number} of {settings.epochs}, step {progress.step} of {steps}")
             _write_log(learner, progress, log)
 

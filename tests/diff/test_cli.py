@@ -177,7 +177,7 @@ def test_a_broken_lock_or_config_is_named(workspace: InstantBuild) -> None:
     workspace.write("dvc.lock", "stages: [")
     done = workspace.call("diff")
     assert done.returncode == 2
-    assert "dvc.lock: not YAML" in done.stderr
+    assert "dvc.lock:2: not YAML" in done.stderr
     workspace.run("git", "checkout", "-q", "dvc.lock")
     workspace.replace("conf/train/default.yaml", "algorithm: eagle3", "algorithm: eagle9")
     done = workspace.call("diff")

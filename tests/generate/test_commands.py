@@ -1,6 +1,7 @@
 """plan, providers and store, as a user types them, in a repository of their own."""
 
 import base64
+import hashlib
 import json
 import os
 import shutil
@@ -9,12 +10,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pipeline.errors import AerieError, ArtifactError
+from pipeline.errors import AerieError, ArtifactError, InputError
 from pipeline.generate import ledger
-from pipeline.store import collect, export_answers
+from pipeline.store import collect, export_answers, import_answers
 from tests.conftest import ROOT
 from tests.generate.chat_server import Answer, ChatServer, completion, good
 from tests.generate.conftest import Bench
@@ -110,6 +112,43 @@ def test_store_counts_checks_and_exports_what_was_paid(repository: tuple[Path, C
     assert aerie(folder, "store", "export", "--out", str(folder / "out.jsonl")).returncode == 0
     (row,) = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
     assert json.loads(base64.b64decode(row["body_base64"])) == completion()
+
+
+def test_exported_answers_are_imported_elsewhere_counted_and_not_paid_for_again(
+    repository: tuple[Path, ChatServer], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder, server = repository
+    rows = Bench(folder, server).ask("a", "b")
+    aerie(folder, "store", "export", "--out", str(folder / "out.jsonl"))
+    monkeypatch.setenv("AERIE_STORE", str(tmp_path / "other" / "store"))
+    done = aerie(folder, "store", "import", str(folder / "out.jsonl"))
+    assert (done.returncode, done.stdout.split(";")[0]) == (0, f"2 answers taken from {folder / 'out.jsonl'}, 0 were there already")
+    assert "0 answers taken" in aerie(folder, "store", "import", str(folder / "out.jsonl")).stdout
+    there = Bench(tmp_path / "other", server)
+    assert there.ask("a", "b") == rows
+    assert len(server.asked) == 2
+    spent = [(row["dataset"], row["purse"], row["cost_pico"], row["seconds"]) for row in there.attempts()]
+    assert spent == [("some", "restored real", row["cost_pico"], row["seconds"]) for row in Bench(folder, server).attempts()]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sha256": "0" * 64}, "2: the body's digest is .*, the line says 0000000000000000"),
+        ({"key": "x"}, "2: no line of `store export`"),
+        ({"body_base64": "?"}, "2: body_base64 is no base64"),
+        ({"body_base64": "eA==", "sha256": hashlib.sha256(b"x").hexdigest()}, "2: the body is no answer"),
+        ({"body_base64": None, "response": {}}, "2: no line of `store export`.*a responses.jsonl belongs to build/<dataset>/"),
+    ],
+)
+def test_a_file_that_is_no_export_is_refused_whole(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    body = json.dumps(completion()).encode()
+    line = {"key": "a" * 64, "sha256": hashlib.sha256(body).hexdigest(), "dataset": "d", "purse": "real", "body_base64": base64.b64encode(body).decode()}
+    (tmp_path / "in.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps({**line, 'key': 'b' * 64, **change})}\n")
+    with pytest.raises(InputError, match=rf"in.jsonl:{says}.*nothing was taken"):
+        import_answers(tmp_path / "store", tmp_path / "in.jsonl")
+    with ledger.opened(tmp_path / "store", readonly=True) as db:
+        assert list(ledger.iterate_answers(db)) == []
 
 
 def test_store_verify_finds_a_changed_answer(repository: tuple[Path, ChatServer]) -> None:

@@ -19,8 +19,10 @@ from pipeline import sweep as module
 from pipeline.compose import Params
 from pipeline.errors import BusyError, ConfigError
 from pipeline.experiments import Job, last_words, show
-from pipeline.sweep import _multirun, check_arguments, hydra_arguments, only_one, quoted, run_job
+from pipeline.sweep import _multirun, check_arguments, check_values, hydra_arguments, only_one, quoted, run_job
+from tests.conftest import ROOT
 from tests.instant_stages import InstantBuild
+from tests.test_cli import alive
 
 TRICKY = [
     "train.lr=3e-4",
@@ -146,6 +148,17 @@ def test_the_same_sweep_runs_once_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+def test_a_value_of_the_wrong_type_refuses_the_sweep_before_its_first_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    params = Params(["code"], [])
+    with pytest.raises(ConfigError) as caught:
+        check_values(["-m", "train.lr=abc,1e-4", "hydra/launcher=joblib"], params)
+    assert str(caught.value).startswith("1 of 2 jobs cannot be built, so none was started:\n  train.lr: Input should be a valid number")
+    with pytest.raises(ConfigError, match="does not support sweep type"):
+        check_values(["-m", "train.lr=interval(1,2)"], params)
+    check_values(["-m", "hydra/sweeper=optuna", "train.lr=interval(1,2)"], params)  # what it will ask for is not known yet
+
+
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What a job finds: how its experiment ends, and whether there is one of its name before and after."""
@@ -180,6 +193,37 @@ def test_a_sweep_that_is_told_to_end_does_not_blame_hydra(monkeypatch: pytest.Mo
     monkeypatch.setenv("HYDRA_FULL_ERROR", "")
     with pytest.raises(raised):
         module._run_all(["-m", "train.lr=1,2"], Params(["code"], []), tmp_path / "sweep", is_new=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_an_experiment_ends_when_its_sweep_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "dvc").mkdir()
+    (tmp_path / "dvc/__init__.py").touch()
+    (tmp_path / "dvc/cli.py").write_text(
+        "import os, pathlib, time\ndef main(argv):\n    pathlib.Path(argv[-1]).write_text(str(os.getpid()))\n    time.sleep(60)\n"
+    )
+    script = f"import pathlib; from pipeline.experiments import run; run('name', {str(tmp_path / 'pid')!r}, pathlib.Path({str(tmp_path / 'log')!r}))"
+    with subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}) as parent:
+        while not (tmp_path / "pid").exists() or not (pid := (tmp_path / "pid").read_text()):
+            time.sleep(0.02)
+        assert alive(int(pid))
+        parent.kill()
+    for _ in range(100):
+        if not alive(int(pid)):
+            return
+        time.sleep(0.1)
+    raise AssertionError("the experiment lives on without its sweep")
+
+
+def test_a_launchers_own_process_follows_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed: list[bool] = []
+    monkeypatch.setattr(module, "follow_parent", lambda: followed.append(True))
+    monkeypatch.setattr("pipeline.sweep.HydraConfig.get", lambda: SimpleNamespace(overrides=SimpleNamespace(task=[]), sweep=SimpleNamespace(dir="x")))
+    monkeypatch.setattr("pipeline.sweep.run_job", lambda *_: Job("sweep-x", [], "done", 1.0))
+    for process, follows in ((os.getpid(), 0), (os.getppid(), 1)):
+        monkeypatch.setenv("AERIE_SWEEP_PROCESS", str(process))
+        _multirun.__wrapped__(DictConfig({}))
+        assert len(followed) == follows
 
 
 @pytest.fixture

@@ -41,10 +41,12 @@ def build(tmp_path_factory: pytest.TempPathFactory, kimi: TargetRecord) -> Build
     return build
 
 
-def train(build: Build, out: Path, names: tuple[str, ...] = ("a", "b"), hidden: dict[str, Path] | None = None, **changes: Any) -> Path:
+def train(
+    build: Build, out: Path, names: tuple[str, ...] = ("a", "b"), hidden: dict[str, Path] | None = None, stamps: Path | None = None, **changes: Any
+) -> Path:
     config = stage.Config(train=train_settings(**changes), names=list(names))
     hidden = {name: build.hidden(name) for name in names} | (hidden or {})
-    stage.run(config, stamps=build.stamps, hidden=hidden, record=build.record, model=build.model, checkpoint=out / "checkpoint", log=out / "log.csv")
+    stage.run(config, stamps=stamps or build.stamps, hidden=hidden, record=build.record, model=build.model, checkpoint=out / "checkpoint", log=out / "log.csv")
     return out
 
 
@@ -126,9 +128,23 @@ def test_a_row_with_damaged_states_is_named_and_not_taken_for_divergence(build: 
     tensors = load_tensors(hidden / at.shard)
     tensors[name][at.offset + row.prompt_length] = torch.inf
     save_tensors(hidden / at.shard, tensors)
+    stamps = shutil.copytree(build.stamps, tmp_path / "stamps")
+    write_json(stamps / "a.json", {**read_json(stamps / "a.json"), "sha256": sha256_folder(hidden)})
     with pytest.raises(ArtifactError, match=rf"{at.shard}: row '{row.id}': {name} is not finite at 1 of {row.length} tokens, first at {row.prompt_length}:"):
-        train(build, tmp_path, hidden={"a": hidden}, epochs=1)
+        train(build, tmp_path, hidden={"a": hidden}, stamps=stamps, epochs=1)
     assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.parametrize("save_every", [1, 500])
+def test_states_with_a_flipped_bit_are_refused_and_nothing_learned_of_them_is_kept(build: Build, tmp_path: Path, save_every: int) -> None:
+    hidden = shutil.copytree(build.hidden("a"), tmp_path / "a" / "hidden")
+    shard = next(hidden.glob("shard-*"))
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1  # among the states: ids have a checksum of their own
+    shard.write_bytes(data)
+    with pytest.raises(ArtifactError, match=r"a.hidden: the files' digest is \w+, .*a.json says \w+: a file changed after extraction"):
+        train(build, tmp_path, hidden={"a": hidden}, epochs=1, save_every=save_every)
+    assert not list(tmp_path.glob("*checkpoint*"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""Are the states' files those that were extracted? Digests, worked out in the background while training begins; nothing is kept before they agree."""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from pipeline.artifacts import sha256_file
+from pipeline.shards import check_digest
+from pipeline.train.data import Corpus
+from pipeline.train.processes import Processes
+
+
+class Digests:
+    """Digests of the files of every dataset, against its stamp."""
+
+    def __init__(self, corpus: Corpus, stamps: Path, group: Processes, pool: ThreadPoolExecutor) -> None:
+        self._corpus, self._stamps, self._group = corpus, stamps, group
+        self._settled = False
+        self._open: dict[str, dict[str, Future[str]]] = {}
+        for name, states in corpus.states.items() if group.local == 0 else ():  # each machine may have files of its own
+            files = sorted(path for path in states.folder.rglob("*") if path.is_file())
+            self._open[name] = {path.relative_to(states.folder).as_posix(): pool.submit(sha256_file, path) for path in files}
+
+    def check(self, *, wait: bool = False) -> None:
+        """Compare the datasets whose files are all digested; with ``wait``, every dataset.
+
+        Raises:
+            ArtifactError: a file is not what was extracted; the message has both digests.
+
+        """
+        for name, files in list(self._open.items()):
+            if wait or all(digest.done() for digest in files.values()):
+                known = {file: digest.result() for file, digest in files.items()}
+                check_digest(self._corpus.states[name].folder, self._corpus.stamps[name].sha256, self._stamps / f"{name}.json", known)
+                del self._open[name]
+
+    def settle(self, step: int, device: torch.device) -> None:
+        """Wait until every machine has compared all of its files. All processes come here together, before the first of them keeps anything.
+
+        Raises:
+            ArtifactError: as `check`.
+
+        """
+        if not self._settled:
+            self.check(wait=True)
+            self._group.agree(step, device)
+            self._settled = True
+
+
+@contextmanager
+def digested(corpus: Corpus, stamps: Path, group: Processes) -> Iterator[Digests]:
+    """Begin to digest. One thread, which lets Python go while it hashes; one that is not waited for any more ends with its file."""
+    pool = ThreadPoolExecutor(1, thread_name_prefix="digests")
+    try:
+        yield Digests(corpus, stamps, group, pool)
+    finally:
+        pool.shutdown(cancel_futures=True)
