@@ -168,11 +168,11 @@ def jobs_of(arguments: list[str]) -> list[list[str]]:
     return batch
 
 
-def check_jobs(datasets: list[str], jobs: list[list[str]]) -> None:
-    """Compose and validate the build of each job of a sweep.
+def check_jobs(datasets: list[str], jobs: list[list[str]]) -> str | None:
+    """Compose and validate the build of each job of a sweep; say in how many something is wrong, and each mistake once.
 
     Raises:
-        ConfigError: in how many jobs something is wrong, and each mistake once.
+        ConfigError: the same, when there is something wrong in every job.
 
     """
     wrong, faults = 0, dict[str, None]()
@@ -183,9 +183,13 @@ def check_jobs(datasets: list[str], jobs: list[list[str]]) -> None:
             wrong += 1
             title, *mistakes = str(error).splitlines()
             faults |= dict.fromkeys(line.strip() for line in mistakes or [title])
-    if faults:
-        shown = list(faults)[:_SHOWN] + ([f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else [])
-        raise ConfigError(f"{wrong} of {len(jobs)} jobs cannot be built, so none was started:\n  " + "\n  ".join(shown))
+    if not faults:
+        return None
+    shown = list(faults)[:_SHOWN] + ([f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else [])
+    said = f"{wrong} of {len(jobs)} jobs cannot be built:\n  " + "\n  ".join(shown)
+    if wrong == len(jobs):
+        raise ConfigError(said)
+    return said
 
 
 def target_section(name: str) -> TargetSection:

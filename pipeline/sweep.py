@@ -149,15 +149,17 @@ def check_arguments(arguments: list[str]) -> None:
 
 
 def check_values(arguments: list[str], params: Params) -> None:
-    """Validate every job's config before the first one runs. Only of Hydra's own sweeper: what another one will ask for is not known yet.
+    """Validate every job's config before the first one runs, and tell which will fail. Only of Hydra's own sweeper: what another one will ask for is not known yet.
 
     Raises:
-        ConfigError: a job's config is not valid.
+        ConfigError: no job's config is valid.
 
     """
     overrides = [argument for argument in hydra_arguments(arguments, params, FOLDER) if not argument.startswith(("-", "+dataset@datasets."))]
     if not any(key_of(override).startswith(("hydra/sweeper", "hydra.sweeper")) for override in overrides):
-        check_jobs(params.datasets, jobs_of([override for override in overrides if not key_of(override).startswith(("hydra.", "hydra/"))]))
+        jobs = jobs_of([override for override in overrides if not key_of(override).startswith(("hydra.", "hydra/"))])
+        if said := check_jobs(params.datasets, jobs):
+            print(f"{said}\nthe others run; stop with Ctrl-C to mend it first", file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -189,7 +191,7 @@ def sweep(arguments: list[str]) -> list[Job]:
 
     Raises:
         BusyError: the same sweep runs already.
-        ConfigError: the arguments are no multirun, HEAD does not hold what is swept over, dvc.lock is broken, Hydra refuses an override, or a job's config is not valid.
+        ConfigError: the arguments are no multirun, HEAD does not hold what is swept over, dvc.lock is broken, Hydra refuses an override, or no job's config is valid.
 
     """
     check_arguments(arguments)
