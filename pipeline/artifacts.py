@@ -48,10 +48,10 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
 
 def _disk_error(path: Path, error: OSError) -> DiskError:
     if error.errno == errno.EFBIG:
-        return DiskError(f"{path}: longer than a file may be here (`ulimit -f`, or the file system's own limit); nothing was kept")
+        return DiskError(f"{path}: longer than a file may be here (`ulimit -f`, or the file system's own limit); nothing was written there")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = shutil.disk_usage(path.parent).free if path.parent.exists() else 0
-        return DiskError(f"{path}: the disk is full ({free:,} bytes left in {path.parent}); nothing was kept: free some space and run again")
+        return DiskError(f"{path}: the disk is full ({free:,} bytes are left in {path.parent}); nothing was written there: free some space and run again")
     return DiskError(f"{path}: cannot be written: {error.strerror or error}")
 
 
@@ -75,10 +75,11 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
         temporary.replace(path)
         _sync_folder(path.parent)
     except BaseException as error:
+        said = _disk_error(path, error) if isinstance(error, OSError) else None  # before the removal frees what there was no room for
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _disk_error(path, error) from error
+        if said is not None:
+            raise said from error
         raise
 
 
@@ -126,9 +127,10 @@ def writing_folder(path: Path) -> Iterator[Path]:
         yield temporary
         install_folder(temporary, path)
     except BaseException as error:
+        said = _disk_error(path, error) if isinstance(error, OSError) else None
         shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise _disk_error(path, error) from error
+        if said is not None:
+            raise said from error
         raise
 
 

@@ -154,6 +154,7 @@ def collect(db: sqlite3.Connection, days: float, unlisted: list[str] | None, *, 
     print(f"{dropped} bodies of failed requests dropped")
     if unlisted is not None:
         _drop_unlisted(db, really=really)
+    db.execute("PRAGMA temp_store=FILE")  # the copy that this makes may be larger than the memory
     db.execute("VACUUM")
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 

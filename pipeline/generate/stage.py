@@ -65,7 +65,7 @@ def _ask(config: Config, provider: ProviderSection, outputs: Outputs, before: Su
     engine = drive(provider, outputs, admission, before, folder, dataset=config.dataset_budget, build=config.budget)
     if engine.ending is Ending.INTERRUPTED:
         raise KeyboardInterrupt
-    written = outputs.write()
+    written = outputs.write(engine.unsaved)
     if engine.cap is not None:
         cost = "what they can cost is not known" if written.remaining_usd is None else f"they can cost ${written.remaining_usd:.4f} at most"
         say(f"generate: the budget ended: {engine.cap}; {written.prompts - written.answered} prompts have no answer, and {cost}")
