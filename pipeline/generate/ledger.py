@@ -6,6 +6,7 @@ process may read. Money is in picodollars.
 """
 
 import contextlib
+import os
 import shutil
 import sqlite3
 from array import array
@@ -86,9 +87,12 @@ def connect(folder: Path, *, readonly: bool = False) -> sqlite3.Connection:
         try:
             db = _open(path)
         except sqlite3.OperationalError as error:
-            if not is_full(error):
+            if is_full(error):
+                db = _open(path, "PRAGMA locking_mode=EXCLUSIVE")  # without a file of shared memory, for which there is no room: enough for who only reads
+            elif readonly and not os.access(folder, os.W_OK) and not path.with_name(f"{FILE}-wal").exists():
+                db = _open(path, options="?immutable=1")  # a folder that takes no file at all; nobody is at work on the ledger
+            else:
                 raise
-            db = _open(path, "PRAGMA locking_mode=EXCLUSIVE")  # without a file of shared memory, for which there is no room: enough for who only reads
         if (version := ledger_schema.version_of(db)) != ledger_schema.VERSION:
             _upgrade(db, folder, version, alone=not readonly)
     except sqlite3.Error as error:
@@ -96,8 +100,8 @@ def connect(folder: Path, *, readonly: bool = False) -> sqlite3.Connection:
     return db
 
 
-def _open(path: Path, *first: str) -> sqlite3.Connection:
-    db = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
+def _open(path: Path, *first: str, options: str = "") -> sqlite3.Connection:
+    db = sqlite3.connect(f"{path.absolute().as_uri()}{options}", timeout=60, isolation_level=None, check_same_thread=False, uri=True)
     settings = (
         *first,
         "PRAGMA page_size=16384",  # of a file that is made now; each page is two system calls, and an answer is some ten KiB
