@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import os
 import shutil
+import tempfile
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -52,7 +53,7 @@ def _disk_error(path: Path, error: OSError) -> DiskError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         free = shutil.disk_usage(path.parent).free if path.parent.exists() else 0
         return DiskError(f"{path}: the disk is full ({free:,} bytes are left in {path.parent}); nothing was written there: free some space and run again")
-    return DiskError(f"{path}: cannot be written: {error.strerror or error}")
+    return DiskError(f"{path}: cannot be written: {error.strerror or error}; see that you may write to {path.parent}, or name another place")
 
 
 @contextlib.contextmanager
@@ -128,10 +129,32 @@ def writing_folder(path: Path) -> Iterator[Path]:
         install_folder(temporary, path)
     except BaseException as error:
         said = _disk_error(path, error) if isinstance(error, OSError) else None
+        if isinstance(error, DiskError):  # of a file in the folder, which by now has no such name
+            said = DiskError(str(error).replace(str(temporary), str(path)))
         shutil.rmtree(temporary, ignore_errors=True)
         if said is not None:
             raise said from error
         raise
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Give an empty folder for files that nobody needs after the block.
+
+    Raises:
+        DiskError: no folder for temporary files has room.
+
+    """
+    elsewhere = "or set TMPDIR to a folder that has room and that you may write to"
+    try:
+        made = tempfile.TemporaryDirectory(prefix="aerie-")
+    except OSError as error:
+        raise DiskError(f"temporary files have no place: {error.strerror or error}; free some space, {elsewhere}") from error
+    with made as folder:
+        try:
+            yield Path(folder)
+        except DiskError as error:
+            raise DiskError(f"{error}, {elsewhere}") if folder in str(error) else error from error
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -33,6 +33,7 @@ STARTED = time.time()
 _PR_SET_PDEATHSIG = 1
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def follow_parent() -> None:
@@ -130,10 +131,13 @@ def guarded(work: Callable[[], int | None]) -> int:
             return AerieError.exit_code
         raise
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno in _FULL:
+            _drop_output()
+            print(f"error: {error.filename or 'where the output goes'}: {error.strerror}; free some space and run again", file=sys.stderr)
+        elif error.errno in _FORBIDDEN and error.filename is not None:
+            print(f"error: {error.filename}: {error.strerror}; see that you may read and write there, and run again", file=sys.stderr)
+        else:
             return _fault()
-        _drop_output()
-        print(f"error: {error.filename or 'where the output goes'}: {error.strerror}; free some space and run again", file=sys.stderr)
         return AerieError.exit_code
     except Exception:  # noqa: BLE001 - the last boundary: Python itself would show the same and exit with 1
         return _fault()
