@@ -111,7 +111,8 @@ class Kept:
                     self._used.add(name)
                     return path
         self._damaged.add(name)  # here and now: another work tree's DVC cache may have it, so the entry stays
-        self._path(name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._path(name).unlink(missing_ok=True)
         return None
 
     def reject(self, name: bytes) -> None:
@@ -222,8 +223,11 @@ class Kept:
         """Say so, and remove an index that is no database or a damaged one; return whether it was that."""
         print(f"{self.kind}: rows of earlier builds are computed again: {self.folder}: {error}", file=sys.stderr)
         damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
-        for path in self._root.glob(f"{FILE}*") if damaged else ():
-            path.unlink(missing_ok=True)
+        try:
+            for path in self._root.glob(f"{FILE}*") if damaged else ():
+                path.unlink(missing_ok=True)
+        except OSError:
+            return False
         return damaged
 
 
