@@ -96,7 +96,7 @@ class Outputs:
         """Keep the provider's list, so that a run with nothing to ask still writes it."""
         if document is not None:
             row = (self._server(), orjson.dumps(document), time.time())
-            self.db.execute("INSERT OR REPLACE INTO endpoints(server, document, fetched_at) VALUES(?, ?, ?)", row)
+            ledger.keep_note(self.db, "INSERT OR REPLACE INTO endpoints(server, document, fetched_at) VALUES(?, ?, ?)", row)
 
     def _admission(self) -> Admission | None:
         row = self.db.execute("SELECT document FROM endpoints WHERE server=?", (self._server(),)).fetchone()

@@ -32,13 +32,11 @@ def drive(
     """Send what is missing; return how it ended, with everything that arrived in the ledger.
 
     Raises:
-        AerieError: too few open files are allowed, the ledger's disk is all but full, or the ledger cannot be opened.
+        AerieError: too few open files are allowed, or the ledger cannot be opened.
 
     """
     require_open_files(provider.concurrency)
     room = Room(folder, outputs.asker.most_tokens)
-    if (shortage := room.shortage(1)) is not None:
-        raise shortage
     db = outputs.db
     (run,) = db.execute(
         "INSERT INTO runs(dataset, provider, started_at) VALUES(?, ?, ?) RETURNING id", (outputs.dataset, provider.model, time.time())

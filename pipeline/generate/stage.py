@@ -11,6 +11,7 @@ from pipeline.generate.outputs import Files, Outputs
 from pipeline.generate.report import plan_lines
 from pipeline.generate.request import Asker
 from pipeline.generate.restore import restore
+from pipeline.generate.room import Room
 from pipeline.generate.server import admission_of, endpoints_document, identity, running_server
 from pipeline.generate.survey import Survey, survey
 from pipeline.home import store_folder
@@ -49,6 +50,9 @@ def run(config: Config, *, prompts: Path, record: Path, model: Path, responses: 
         if before.new == 0:
             say(f"generate: the ledger answers all {before.prompts} prompts; nothing is sent")
             outputs.refresh(before)
+        elif (shortage := Room(folder, asker.most_tokens).shortage(1)) is not None:
+            outputs.write()  # what was answered before is no worse for it
+            raise shortage
         else:
             with running_server(provider, model, record) as served:
                 _ask(config, served, outputs, before, folder)
