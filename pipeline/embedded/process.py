@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +35,7 @@ def running(model: Path, record: Path) -> Iterator[str]:
 
     """
     command = [sys.executable, "-m", server.__name__, "--model", str(model.resolve()), "--record", str(record.resolve()), "--parent", str(os.getpid())]
-    with scratch_folder() as folder, open(folder / "said", "w+b") as said:
+    with scratch_folder() as folder, tempfile.TemporaryFile(dir=folder) as said:
         child = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, start_new_session=True)
         try:
             yield _address(child, said)
