@@ -51,9 +51,17 @@ def _disk_error(path: Path, error: OSError) -> DiskError:
     if error.errno == errno.EFBIG:
         return DiskError(f"{path}: longer than a file may be here (`ulimit -f`, or the file system's own limit); nothing was written there")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free = shutil.disk_usage(path.parent).free if path.parent.exists() else 0
-        return DiskError(f"{path}: the disk is full ({free:,} bytes are left in {path.parent}); nothing was written there: free some space and run again")
+        return DiskError(f"{path}: {_what_is_full(path.parent, error)}; nothing was written there: free some space and run again")
     return DiskError(f"{path}: cannot be written: {error.strerror or error}; see that you may write to {path.parent}, or name another place")
+
+
+def _what_is_full(folder: Path, error: OSError) -> str:
+    if error.errno == errno.EDQUOT or not folder.exists():
+        return f"{error.strerror}"
+    found = os.statvfs(folder)
+    if found.f_files and not found.f_favail:
+        return f"the disk takes no more files (no inode is left in {folder})"
+    return f"the disk is full ({found.f_bavail * found.f_frsize:,} bytes are left in {folder})"
 
 
 @contextlib.contextmanager

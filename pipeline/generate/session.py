@@ -99,4 +99,5 @@ def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
 def _show(watch: Watch, outputs: Outputs, run: int) -> None:
     from rich.console import Console
 
-    Console(stderr=True).print(final_table(watch, outputs.db, run, time.monotonic() - watch.started))
+    with contextlib.suppress(OSError):  # as in `runner.tell`
+        Console(stderr=True).print(final_table(watch, outputs.db, run, time.monotonic() - watch.started))
