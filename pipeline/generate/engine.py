@@ -288,6 +288,7 @@ class Engine:
         except Lost as lost:
             return judge_lost(lost, self._noted.pop(attempt, None)), None
         self._noted.pop(attempt, None)
+        self._room.learn(len(reply.body))
         return judge(reply, price=self._job.price, errors=self._job.provider.errors, now=time.time()), reply.body
 
     def _note(self, attempt: int, headers: Mapping[str, str]) -> None:

@@ -19,7 +19,11 @@ class Room:
         """``most_tokens`` are those of one answer."""
         self._folder = folder
         self._wal = folder / f"{FILE}-wal"
-        self._answer = _ROW_BYTES + _BYTES_A_TOKEN * most_tokens
+        self._body = _BYTES_A_TOKEN * most_tokens
+
+    def learn(self, size: int) -> None:
+        """Take note of a body's size: with logprobs, for one, a token may take many times what is foreseen."""
+        self._body = max(self._body, size)
 
     def shortage(self, in_flight: int) -> DiskError | None:
         """Why nothing more may be sent while so many answers are on their way; None when all of them fit."""
@@ -27,7 +31,7 @@ class Room:
             copied = self._wal.stat().st_size  # at its end SQLite copies what stands there into the ledger, and takes whatever room there is for it
         except OSError:
             copied = 0
-        needed = in_flight * self._answer + copied
+        needed = in_flight * (_ROW_BYTES + self._body) + copied
         try:
             free = shutil.disk_usage(self._folder).free
         except OSError as error:

@@ -35,6 +35,8 @@ def test_room_is_needed_for_what_is_in_flight_and_for_what_a_checkpoint_copies(t
     assert room.shortage(3) is None
     (tmp_path / f"{ledger.FILE}-wal").write_bytes(b"x")
     assert f"{3 * needed:,} bytes are left on the disk, and what is in flight may need {3 * needed + 1:,}" in str(room.shortage(3))
+    room.learn(10_000)
+    assert f"may need {3 * (needed + 2000) + 1:,}" in str(room.shortage(3))
     monkeypatch.undo()
     assert "No such file" in str(Room(tmp_path / "gone", 1000).shortage(1))
 
