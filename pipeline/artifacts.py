@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import os
 import shutil
+import tempfile
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -49,11 +50,19 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
 
 def _disk_error(path: Path, error: OSError) -> DiskError:
     if error.errno == errno.EFBIG:
-        return DiskError(f"{path}: longer than a file may be here (`ulimit -f`, or the file system's own limit); nothing was kept")
+        return DiskError(f"{path}: longer than a file may be here (`ulimit -f`, or the file system's own limit); nothing was written there")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        free = shutil.disk_usage(path.parent).free if path.parent.exists() else 0
-        return DiskError(f"{path}: the disk is full ({free:,} bytes left in {path.parent}); nothing was kept: free some space and run again")
-    return DiskError(f"{path}: cannot be written: {error.strerror or error}")
+        return DiskError(f"{path}: {_what_is_full(path.parent, error)}; nothing was written there: free some space and run again")
+    return DiskError(f"{path}: cannot be written: {error.strerror or error}; see that you may write to {path.parent}, or name another place")
+
+
+def _what_is_full(folder: Path, error: OSError) -> str:
+    if error.errno == errno.EDQUOT or not folder.exists():
+        return f"{error.strerror}"
+    found = os.statvfs(folder)
+    if found.f_files and not found.f_favail:
+        return f"the disk takes no more files (no inode is left in {folder})"
+    return f"the disk is full ({found.f_bavail * found.f_frsize:,} bytes are left in {folder})"
 
 
 @contextlib.contextmanager
@@ -76,10 +85,11 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
         temporary.replace(path)
         _sync_folder(path.parent)
     except BaseException as error:
+        said = _disk_error(path, error) if isinstance(error, OSError) else None  # before the removal frees what there was no room for
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise _disk_error(path, error) from error
+        if said is not None:
+            raise said from error
         raise
 
 
@@ -127,10 +137,33 @@ def writing_folder(path: Path) -> Iterator[Path]:
         yield temporary
         install_folder(temporary, path)
     except BaseException as error:
+        said = _disk_error(path, error) if isinstance(error, OSError) else None
+        if isinstance(error, DiskError):  # of a file in the folder, which by now has no such name
+            said = DiskError(str(error).replace(str(temporary), str(path)))
         shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise _disk_error(path, error) from error
+        if said is not None:
+            raise said from error
         raise
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Give an empty folder for files that nobody needs after the block.
+
+    Raises:
+        DiskError: no folder for temporary files has room.
+
+    """
+    elsewhere = "or set TMPDIR to a folder that has room and that you may write to"
+    try:
+        made = tempfile.TemporaryDirectory(prefix="aerie-")
+    except OSError as error:
+        raise DiskError(f"temporary files have no place: {error.strerror or error}; free some space, {elsewhere}") from error
+    with made as folder:
+        try:
+            yield Path(folder)
+        except DiskError as error:
+            raise DiskError(f"{error}, {elsewhere}") if folder in str(error) else error from error
 
 
 def write_bytes(path: Path, data: bytes) -> None:

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.artifacts import read_json, write_text
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DiskError
 
 SOURCES = ("conf", "data", "pipeline", "params.yaml", "dvc.yaml", "dvc.lock", "requirements.lock", "build")
 """What an experiment is made of; each copy has it as HEAD has."""
@@ -109,11 +109,15 @@ def run(name: str, setting: str, log: Path) -> tuple[str, str | None, list[str]]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=environment)
     said = done.stdout + done.stderr
-    write_text(log, said)
+    where = f"all of it: {log}"
+    try:
+        write_text(log, said)
+    except DiskError as error:  # the experiment is what counts
+        where = str(error)
     stages = list(dict.fromkeys(_RAN.findall(said)))
     if done.returncode == 0:
         return "done", None, stages
-    return "failed", f"{last_words(said)} (all of it: {log})", stages
+    return "failed", f"{last_words(said)} ({where})", stages
 
 
 def last_words(said: str) -> str:

@@ -2,14 +2,14 @@
 
 import argparse
 import sqlite3
-import tempfile
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from pipeline.artifacts import to_json
+from pipeline.artifacts import scratch_folder, to_json
 from pipeline.compose import BUILD, build_config, read_params
 from pipeline.errors import ConfigError
 from pipeline.generate import ledger
@@ -93,11 +93,10 @@ def main(argv: list[str]) -> None:
     if unknown := sorted(set(names) - set(config.names)):
         raise ConfigError(f"no dataset {unknown} in params.yaml; there are {config.names}")
     store = store_folder()
-    db = ledger.connect(store, readonly=True) if (store / ledger.FILE).exists() else None
     document = listed(config.provider)
-    with tempfile.TemporaryDirectory() as folder:
-        plans = [plan_dataset(config, name, document, db, Path(folder)) for name in names]
-    rate = None if db is None else ledger.usual_rate(db, config.provider.model)
+    with ledger.opened(store, readonly=True) if (store / ledger.FILE).exists() else nullcontext() as db, scratch_folder() as folder:
+        plans = [plan_dataset(config, name, document, db, folder) for name in names]
+        rate = None if db is None else ledger.usual_rate(db, config.provider.model)
     if options.json:
         print(to_json({"datasets": [as_json(plan) for plan in plans], "answers_per_second": rate}, indent=True).decode())
     else:

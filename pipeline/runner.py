@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TextIO
 
 from pydantic import ValidationError
 
@@ -34,6 +34,7 @@ STARTED = time.time()
 _PR_SET_PDEATHSIG = 1
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def follow_parent(parent: int | None = None) -> None:
@@ -107,6 +108,15 @@ def section_of(model: type[Section], values: dict[str, Any]) -> Section:
         raise ConfigError(f"build/config.json does not fit this code; run `python -m pipeline compose`:\n  {listed}") from error
 
 
+def tell(text: str) -> None:
+    """Say something to people, on standard error. Where a full disk takes what is said there, it stays unsaid: no work may end for that."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+
+
 def guarded(work: Callable[[], int | None]) -> int:
     """Run ``work``; show what the user can act on as one message on stderr, and a fault of ours whole; return the exit code."""
     signal.signal(signal.SIGTERM, _terminate)
@@ -115,41 +125,48 @@ def guarded(work: Callable[[], int | None]) -> int:
         sys.stdout.flush()  # what it writes to may be full: better to know now than when the interpreter ends
         return code
     except AerieError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}")
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted: what was finished is kept; run again to continue", file=sys.stderr)
+        tell("interrupted: what was finished is kept; run again to continue")
         return INTERRUPTED
     except BrokenPipeError:
-        _drop_output()
+        _drop(sys.stdout)
         return 128 + signal.SIGPIPE
     except MemoryError:
-        print("error: out of memory; lower tokens_per_batch or the concurrency in conf/", file=sys.stderr)
+        tell("error: out of memory; lower tokens_per_batch or the concurrency in conf/")
         return 2
     except (ModuleNotFoundError, SyntaxError) as error:
         if (said := fault_of_import(error)) is None:
             return _fault()
-        print(f"error: {said}", file=sys.stderr)
+        tell(f"error: {said}")
         return AerieError.exit_code
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno in _FULL:
+            _drop(sys.stdout)
+            tell(f"error: {error.filename or 'where the output goes'}: {error.strerror}; free some space and run again")
+        elif error.errno in _FORBIDDEN and error.filename is not None:
+            tell(f"error: {error.filename}: {error.strerror}; see that you may read and write there, and run again")
+        else:
             return _fault()
-        _drop_output()
-        print(f"error: {error.filename or 'where the output goes'}: {error.strerror}; free some space and run again", file=sys.stderr)
         return AerieError.exit_code
     except Exception:  # noqa: BLE001 - the last boundary: Python itself would show the same and exit with 1
         return _fault()
+    finally:
+        try:
+            sys.stderr.flush()
+        except OSError:  # or the interpreter tries again at its end, and exits with a code of its own
+            _drop(sys.stderr)
 
 
 def _fault() -> int:
-    traceback.print_exc()
-    print("this is a fault of the program, not of the data; please report it with the lines above", file=sys.stderr)
+    tell(f"{traceback.format_exc()}this is a fault of the program, not of the data; please report it with the lines above")
     return BROKEN
 
 
-def _drop_output() -> None:
+def _drop(output: TextIO) -> None:
     """Let nothing more go to an output that takes nothing, also not when the interpreter ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
 
 
 def _terminate(number: int, _frame: object) -> None:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from pipeline.artifacts import read_jsonl, write_jsonl
 from pipeline.compose import build_config, read_params
-from pipeline.errors import ArtifactError
+from pipeline.errors import ArtifactError, DiskError
 from pipeline.generate import ledger
 from pipeline.generate.carry import take, to_line
 from pipeline.generate.home import only_writer
@@ -147,6 +147,7 @@ def collect(db: sqlite3.Connection, days: float, unlisted: list[str] | None, *, 
     Raises:
         InputError: a responses.jsonl is missing or damaged; nothing was dropped.
         ArtifactError: a responses.jsonl has a row without a key; nothing was dropped.
+        DiskError: no room to drop, or to write the file anew.
 
     """
     if unlisted is not None:
@@ -160,7 +161,26 @@ def collect(db: sqlite3.Connection, days: float, unlisted: list[str] | None, *, 
     print(f"{dropped} bodies of failed requests dropped")
     if unlisted is not None:
         _drop_unlisted(db, really=really)
-    db.execute("VACUUM")
+    _shrink(db)
+
+
+def _shrink(db: sqlite3.Connection) -> None:
+    """Give back to the disk what was dropped.
+
+    Raises:
+        DiskError: there is no room to write the file anew.
+
+    """
+    db.execute("PRAGMA temp_store=FILE")  # the copy that this makes may be larger than the memory
+    try:
+        db.execute("VACUUM")
+    except sqlite3.OperationalError as error:
+        if not ledger.is_full(error):
+            raise
+        raise DiskError(
+            f"what was to go is dropped, and later answers take its place, but {ledger.FILE} cannot be made shorter: that writes it anew, "
+            f"first where temporary files lie (SQLITE_TMPDIR or TMPDIR), then beside it ({error}); free some space and run again"
+        ) from error
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 

@@ -226,8 +226,8 @@ def _run_all(arguments: list[str], params: Params, folder: Path, *, is_new: bool
             raise
     finally:
         if jobs := experiments.read_jobs(folder):
+            experiments.show(jobs, folder / "sweep.json")  # first: it needs no room on the disk
             write_json(folder / "sweep.json", {"commit": experiments.head(), "arguments": arguments, "jobs": [to_record(job) for job in jobs]})
-            experiments.show(jobs, folder / "sweep.json")
         elif is_new:
             experiments.remove_folder(folder)
     return jobs

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.artifacts import read_json, read_jsonl, read_model, sha256_folder, to_json, write_json, write_jsonl, writing, writing_folder
+from pipeline.artifacts import read_json, read_jsonl, read_model, scratch_folder, sha256_folder, to_json, write_json, write_jsonl, writing, writing_folder
 from pipeline.errors import ArtifactError, DiskError, InputError
 from pipeline.schema.responses import Failure
 from pipeline.tables import read_rows, versioned, write_rows
@@ -87,7 +87,7 @@ def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> No
     script = """
         import os, pathlib, sys
         import pyarrow as pa
-        from pipeline.artifacts import write_jsonl, writing_folder
+        from pipeline.artifacts import write_bytes, write_jsonl, writing_folder
         from pipeline.errors import AerieError
         from pipeline.tables import write_batches
         disk = pathlib.Path(sys.argv[1])
@@ -98,6 +98,11 @@ def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> No
         try:
             with writing_folder(disk / "folder") as folder:
                 (folder / "big").write_bytes(b"x" * 1_000_000)
+        except AerieError as error:
+            print(type(error).__name__, error)
+        try:
+            with writing_folder(disk / "folder") as folder:
+                write_bytes(folder / "big", b"x" * 1_000_000)
         except AerieError as error:
             print(type(error).__name__, error)
         batch = pa.RecordBatch.from_pydict({"noise": [os.urandom(100_000)]})
@@ -112,11 +117,27 @@ def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> No
     command = f"mount -t tmpfs -o size=64k tmpfs {tmp_path}/disk && cd {ROOT} && PYTHONPATH={ROOT} {sys.executable} {tmp_path}/script.py {tmp_path}/disk"
     done = subprocess.run(mounting(command) or (), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    rows, folder, batches, left = done.stdout.splitlines()
-    assert rows.startswith(f"DiskError {tmp_path}/disk/rows.jsonl: the disk is full")
+    rows, folder, within, batches, left = done.stdout.splitlines()
+    assert (
+        rows
+        == f"DiskError {tmp_path}/disk/rows.jsonl: the disk is full (0 bytes are left in {tmp_path}/disk); nothing was written there: free some space and run again"
+    )
+    assert within.startswith(f"DiskError {tmp_path}/disk/folder/big: the disk is full (0 bytes are left in {tmp_path}/disk/folder)")
     assert folder.startswith(f"DiskError {tmp_path}/disk/folder: the disk is full")
     assert batches.startswith(f"DiskError {tmp_path}/disk/rows.parquet: the disk is full")
     assert left == "left []"
+
+
+def test_temporary_files_without_a_place_are_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(DiskError, match="x: the disk is full; free some space, or set TMPDIR"), scratch_folder() as folder:
+        raise DiskError(f"{folder}/x: the disk is full; free some space")
+    with pytest.raises(DiskError, match=r"^out: the disk is full$"), scratch_folder():
+        raise DiskError("out: the disk is full")
+    assert leftovers(tmp_path) == []
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(DiskError, match=r"temporary files have no place: No such file.*set TMPDIR"), scratch_folder():
+        pass
 
 
 def test_a_device_or_a_pipe_is_never_replaced_by_a_file(tmp_path: Path) -> None:

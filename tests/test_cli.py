@@ -1,5 +1,6 @@
 """The command line: exit codes, messages, and what a light command must not load."""
 
+import errno
 import json
 import os
 import signal
@@ -38,6 +39,14 @@ def test_a_fault_of_ours_shows_where_and_is_never_taken_for_a_no_go(capsys: pyte
 
     assert guarded(work) == BROKEN == 70
     assert "ZeroDivisionError: planted" in capsys.readouterr().err
+
+
+def test_a_place_where_one_may_not_write_is_a_message_and_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path))
+
+    assert guarded(work) == 2
+    assert capsys.readouterr().err == f"error: {tmp_path}: Permission denied; see that you may read and write there, and run again\n"
 
 
 def test_an_interrupted_stage_never_exits_0() -> None:

@@ -4,6 +4,7 @@ DVC's `exists()` says yes to a file that is nowhere, and a revision's own config
 later; so the digest in that revision's dvc.lock is looked up in this workspace's cache and remote.
 """
 
+import sqlite3
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +61,8 @@ class DataStore:
                 self._repo = Repo()
             except DvcException as error:
                 raise ArtifactError(f"{path}: DVC cannot be asked: {error}") from error
+            except (sqlite3.Error, OSError) as error:  # it keeps notes of its own, and where those cannot be written it does nothing at all
+                raise ArtifactError(f"{path}: DVC cannot be asked, since it cannot write its notes (`dvc config core.site_cache_dir`): {error}") from error
         return self._repo
 
     def _bring(self, path: str, md5: str) -> None:

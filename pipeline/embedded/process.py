@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from pipeline import live, llama, llama_decoder
-from pipeline.artifacts import sha256_file, sha256_folder
+from pipeline.artifacts import scratch_folder, sha256_file, sha256_folder
 from pipeline.embedded import server
 from pipeline.errors import ProviderError
 
@@ -31,10 +31,11 @@ def running(model: Path, record: Path) -> Iterator[str]:
 
     Raises:
         ProviderError: it did not start; the message has the end of what it said.
+        DiskError: no folder for temporary files has room.
 
     """
     command = [sys.executable, "-m", server.__name__, "--model", str(model.resolve()), "--record", str(record.resolve()), "--parent", str(os.getpid())]
-    with tempfile.TemporaryFile() as said:
+    with scratch_folder() as folder, tempfile.TemporaryFile(dir=folder) as said:
         child = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, start_new_session=True)
         try:
             yield _address(child, said)

@@ -2,17 +2,16 @@
 
 import asyncio
 import random
-import shutil
 import signal
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.errors import AerieError, BudgetError, DiskError, ProviderError
+from pipeline.generate import ledger
 from pipeline.generate.budget import Budget
 from pipeline.generate.config import ProviderSection
 from pipeline.generate.gate import Gate
@@ -21,16 +20,13 @@ from pipeline.generate.money import Price
 from pipeline.generate.policy import Admission, other_model, other_provider
 from pipeline.generate.request import Ask, Asker, Question
 from pipeline.generate.retry import Step, Tries, next_step
+from pipeline.generate.room import Room
 from pipeline.generate.rotation import Rotation
 from pipeline.generate.watch import Watch
 from pipeline.generate.writer import Settlement, Writer
 from pipeline.http import Client, Lost
 
 _PATH = "/chat/completions"
-_ROW_BYTES = 16384
-"""Room that an answer takes in the ledger besides its text."""
-_BYTES_A_TOKEN = 8
-"""Room for a token's text, and for its share of the JSON around it."""
 _HOPELESS = 25
 """Prompts that may fail for good before the first answer; after them the run stops instead of asking all the others."""
 
@@ -58,8 +54,6 @@ class Job:
     provider: ProviderSection
     asker: Asker
     admission: Admission
-    folder: Path
-    """Of the ledger."""
     price: Price | None
     """Turns usage into cost where the server states none; None when no price is known."""
 
@@ -84,13 +78,14 @@ class Engine:
     """One run. Everything but the ledger's thread happens on the event loop."""
 
     def __init__(
-        self, job: Job, *, source: Iterator[tuple[str, Question]], client: Client, writer: Writer, budget: Budget, watch: Watch, first_attempt: int
+        self, job: Job, *, source: Iterator[tuple[str, Question]], client: Client, writer: Writer, budget: Budget, room: Room, watch: Watch, first_attempt: int
     ) -> None:
         self._job = job
         self._source = source
         self._client = client
         self._writer = writer
         self._budget = budget
+        self._room = room
         self._watch = watch
         self._next_attempt = first_attempt
         self._rotation = Rotation(job.asker.template(job.admission), job.admission)
@@ -101,6 +96,8 @@ class Engine:
         """Ids of answers whose body is still to come."""
         self._judged: dict[str | None, str | None] = {}
         self._workers: list[asyncio.Task[None]] = []
+        self.unsaved: dict[str, ledger.Attempt] = {}
+        """By key, what came and the ledger had no room for."""
         self.error: AerieError | None = None
         self.ending = Ending.DONE
         self.cap: str | None = None
@@ -154,7 +151,8 @@ class Engine:
             await asyncio.sleep(0.5)
             self._watch.in_flight = self._gate.active
             self._watch.tick()
-            self._check_room()
+            if (shortage := self._room.shortage(self._budget.in_flight)) is not None:
+                self._halt(shortage)
             if time.monotonic() - self._watch.last_answer > patience and not self._gate.stopped:
                 waiting = f"; {self._watch.patience()}" if self._watch.waiting else ""
                 self._halt(
@@ -162,17 +160,6 @@ class Engine:
                         f"{self._job.provider.base_url}: no answer for {patience:g} s (provider.retry.patience){waiting}; what was answered is kept: run again to continue"
                     )
                 )
-
-    def _check_room(self) -> None:
-        """Stop while what is in flight can still be kept: a full disk would lose answers that are paid for."""
-        needed = self._budget.in_flight * (_ROW_BYTES + _BYTES_A_TOKEN * self._job.asker.most_tokens)
-        free = shutil.disk_usage(self._job.folder).free
-        if free < needed and not self._gate.stopped:
-            self._halt(
-                DiskError(
-                    f"{self._job.folder}: {free:,} bytes are left on the disk, and what is in flight may need {needed:,}: free some space and run again; what was answered is kept"
-                )
-            )
 
     async def _work(self) -> None:
         try:
@@ -239,9 +226,11 @@ class Engine:
         """
         job, attempt = self._job, self._next_attempt
         self._next_attempt += 1
-        reserved = charged = (ask.most_pico, ask.most_tokens)
+        reserved = (ask.most_pico, ask.most_tokens)
         try:
+            charged = (0, 0)
             await self._writer.reserve((attempt, ask.key, job.dataset, job.purse, job.run, *reserved, time.time()))
+            charged = reserved
             sent = False
             try:
                 sent = await self._gate.enter()
@@ -259,7 +248,7 @@ class Engine:
                 done = self._consider(outcome, tries)
                 charged = _charge(outcome, reserved)
                 policy = self._policy(outcome.provider) if outcome.verdict is Verdict.ANSWER else None
-                await self._writer.settle(_settlement(attempt, outcome, charged, policy, body, (sent_at, seconds)))
+                await self._save(ask.key, _settlement(attempt, outcome, charged, policy, body, (sent_at, seconds)))
             finally:
                 self._gate.leave()
             self._watch.outside += (policy or other_model(outcome.model, job.provider)) is not None
@@ -267,6 +256,15 @@ class Engine:
             return done
         finally:
             self._budget.settle(reserved, charged)
+
+    async def _save(self, key: str, settlement: Settlement) -> None:
+        """Have it written; what the ledger's disk has no room for may still fit where responses.jsonl goes."""
+        try:
+            await self._writer.settle(settlement)
+        except DiskError:
+            if settlement.state in _KEPT.values():
+                self.unsaved[key] = settlement.as_attempt()
+            raise
 
     def _consider(self, outcome: Outcome, tries: Tries) -> Attempt:
         """Decide what follows, and slow down or stop at once: before this turn ends, so that nobody else goes first."""
@@ -290,6 +288,7 @@ class Engine:
         except Lost as lost:
             return judge_lost(lost, self._noted.pop(attempt, None)), None
         self._noted.pop(attempt, None)
+        self._room.learn(len(reply.body))
         return judge(reply, price=self._job.price, errors=self._job.provider.errors, now=time.time()), reply.body
 
     def _note(self, attempt: int, headers: Mapping[str, str]) -> None:

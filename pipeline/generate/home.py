@@ -27,7 +27,9 @@ def only_writer(folder: Path, *, wait: bool, say: Callable[[str], None]) -> Iter
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise DiskError(f"{path}: {error.strerror or error}; set {STORE_VARIABLE} to a folder on a local disk that you may write to") from error
+        raise DiskError(
+            f"{path}: {error.strerror or error}; set {STORE_VARIABLE} to a folder on a local disk that has room and that you may write to"
+        ) from error
     try:
         _take(handle, folder, wait=wait, say=say)
         with contextlib.suppress(OSError):  # a full disk: who holds the lock is only a hint, and the ledger says it better

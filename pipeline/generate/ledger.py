@@ -6,6 +6,8 @@ process may read. Money is in picodollars.
 """
 
 import contextlib
+import os
+import shutil
 import sqlite3
 from array import array
 from collections.abc import Iterator, Sequence
@@ -18,6 +20,7 @@ from typing import Any, NamedTuple
 from pipeline.errors import ArtifactError, BusyError, DiskError
 from pipeline.generate import ledger_schema
 from pipeline.generate.home import only_writer
+from pipeline.home import STORE_VARIABLE
 
 FILE = "ledger.sqlite"
 
@@ -100,16 +103,39 @@ def connect(folder: Path, *, readonly: bool = False) -> sqlite3.Connection:
     if readonly and not path.exists():
         raise none_yet(path)
     try:
-        db = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
-        db.execute("PRAGMA page_size=16384")  # of a file that is made now; each page is two system calls, and an answer is some ten KiB
-        db.execute("PRAGMA journal_mode=WAL")
-        db.execute("PRAGMA synchronous=FULL")  # NORMAL would let a power cut take back what a request was promised
-        db.execute("PRAGMA wal_autocheckpoint=2000")  # 32 MiB of such pages: those that many rows share are copied back once for all of them
-        db.execute("PRAGMA cache_size=-16384")  # 16 MiB: keys are looked up in no order, and their index must stay in memory
+        try:
+            db = _open(path)
+        except sqlite3.OperationalError as error:
+            if is_full(error):
+                db = _open(path, "PRAGMA locking_mode=EXCLUSIVE")  # without a file of shared memory, for which there is no room: enough for who only reads
+            elif readonly and not os.access(folder, os.W_OK) and not path.with_name(f"{FILE}-wal").exists():
+                db = _open(path, options="?immutable=1")  # a folder that takes no file at all; nobody is at work on the ledger
+            else:
+                raise
         if (version := ledger_schema.version_of(db)) != ledger_schema.VERSION:
             _upgrade(db, folder, version, alone=not readonly)
     except sqlite3.Error as error:
         raise store_error(path, error, opening=True) from error
+    return db
+
+
+def _open(path: Path, *first: str, options: str = "") -> sqlite3.Connection:
+    db = sqlite3.connect(f"{path.absolute().as_uri()}{options}", timeout=60, isolation_level=None, check_same_thread=False, uri=True)
+    settings = (
+        *first,
+        "PRAGMA page_size=16384",  # of a file that is made now; each page is two system calls, and an answer is some ten KiB
+        "PRAGMA journal_mode=WAL",
+        "PRAGMA synchronous=FULL",  # NORMAL would let a power cut take back what a request was promised
+        "PRAGMA wal_autocheckpoint=2000",  # 32 MiB of such pages: those that many rows share are copied back once for all of them
+        "PRAGMA cache_size=-16384",  # 16 MiB: keys are looked up in no order, and their index must stay in memory
+        "PRAGMA temp_store=MEMORY",  # a full disk for temporary files may not stop a commit
+    )
+    try:
+        for setting in settings:
+            db.execute(setting)
+    except BaseException:
+        db.close()
+        raise
     return db
 
 
@@ -159,12 +185,28 @@ _ASIDE = f"move it aside with its {FILE}-wal and {FILE}-shm, and run again: what
 def store_error(path: Path, error: sqlite3.Error, *, opening: bool = False) -> ArtifactError | DiskError:
     """Say what SQLite found, in terms of what the user can do."""
     if isinstance(error, sqlite3.OperationalError):
-        return DiskError(f"{path}: the ledger cannot be written ({error}); free some space on its disk and run again: what was answered so far is kept")
+        return DiskError(
+            f"{path}: the ledger cannot be {'opened' if opening else 'written'} ({error}); {_remedy(path, error)}: what was answered so far is kept"
+        )
     if opening:
         return ArtifactError(f"{path}: this is no ledger, or a damaged one ({error}); {_ASIDE}")
     return ArtifactError(
         f"{path}: the ledger is damaged ({error}); save its answers with `python -m pipeline store export --out FILE`, to be taken back by `store import FILE`; {_ASIDE}"
     )
+
+
+def _remedy(path: Path, error: sqlite3.Error) -> str:
+    if is_full(error):
+        return f"{shutil.disk_usage(path.parent).free:,} bytes are left on its disk: free some space and run again"
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return "another process holds it: wait for that, and run again"
+    return f"see that you may write to {path.parent} and to what is in it, or set {STORE_VARIABLE} to a folder where you may, and run again"
+
+
+def is_full(error: sqlite3.Error) -> bool:
+    """Whether it says that there is no room, for all of it at least; with some file systems that is an input/output error."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 def keep_note(db: sqlite3.Connection, statement: str, values: tuple[Any, ...]) -> None:

@@ -2,12 +2,12 @@
 
 import sqlite3
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
-from pydantic import BaseModel
 
 from pipeline.artifacts import read_bytes, remove_leftovers, sha256_file, to_json, write_bytes, write_jsonl, writing
 from pipeline.generate import ledger
@@ -71,22 +71,24 @@ class Outputs:
             if record is not None and (not path.exists() or read_bytes(path) != record[3]):
                 write_bytes(path, record[3])
 
-    def write(self) -> GenerateSummary:
-        """Write all files out of the ledger; give the summary."""
+    def write(self, unsaved: Mapping[str, ledger.Attempt] | None = None) -> GenerateSummary:
+        """Write all files out of the ledger, and what came that it had no room for; give the summary."""
         files, totals = self.files, Totals()
         with writing(files.timings) as timings:
             clock = Clock(timings)
-            write_jsonl(files.responses, project(self.prompts, self.asker, self.db, self.provider, totals, clock))
+            write_jsonl(files.responses, project(self.prompts, self.asker, self.db, self.provider, totals, clock, unsaved or {}))
         after = survey(self.prompts, self.asker, self.db, self.sampling.max_tokens) if totals.answered < totals.prompts else None
         plan = self._plan(totals.digest.hexdigest())
         found = summary_of(totals, self._admission(), after, price_of(self.provider.max_price) if self.provider.kind == "openai" else None)
-        self._write_summary(files.responses, files.summary, plan, found)
-        self._write_summary(files.timings, files.timings_summary, plan, clock.summary())
+        for path, summary, content in ((files.responses, files.summary, found), (files.timings, files.timings_summary, clock.summary())):
+            text = to_json(content, indent=True) + b"\n"
+            write_bytes(summary, text)
+            if not unsaved:  # else the next run takes responses.jsonl for another clone's, and what it holds into the ledger
+                self._record(path, plan, text)
         return found
 
-    def _write_summary(self, path: Path, summary: Path, plan: str, content: BaseModel) -> None:
-        text = to_json(content, indent=True) + b"\n"
-        write_bytes(summary, text)
+    def _record(self, path: Path, plan: str, text: bytes) -> None:
+        """Remember which file was written, so that a later run need not write it again."""
         row = (str(path.absolute()), plan, _stat(path), sha256_file(path), text)
         ledger.keep_note(self.db, "INSERT OR REPLACE INTO projections(path, plan, stat, sha256, summary) VALUES(?, ?, ?, ?, ?)", row)
 
@@ -94,7 +96,7 @@ class Outputs:
         """Keep the provider's list, so that a run with nothing to ask still writes it."""
         if document is not None:
             row = (self._server(), orjson.dumps(document), time.time())
-            self.db.execute("INSERT OR REPLACE INTO endpoints(server, document, fetched_at) VALUES(?, ?, ?)", row)
+            ledger.keep_note(self.db, "INSERT OR REPLACE INTO endpoints(server, document, fetched_at) VALUES(?, ?, ?)", row)
 
     def _admission(self) -> Admission | None:
         row = self.db.execute("SELECT document FROM endpoints WHERE server=?", (self._server(),)).fetchone()

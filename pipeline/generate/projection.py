@@ -4,7 +4,7 @@ import base64
 import hashlib
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,17 +75,27 @@ class Totals:
                 counts[place] += amount
 
 
-def project(prompts: Path, asker: Asker, db: sqlite3.Connection, section: ProviderSection, totals: Totals, clock: Clock) -> Iterator[bytes]:
-    """Lines of responses.jsonl, one a prompt, in prompt order; ``totals`` and ``clock`` are filled on the way."""
+def project(
+    prompts: Path, asker: Asker, db: sqlite3.Connection, section: ProviderSection, totals: Totals, clock: Clock, unsaved: Mapping[str, Attempt]
+) -> Iterator[bytes]:
+    """Lines of responses.jsonl, one a prompt, in prompt order; ``totals`` and ``clock`` are filled on the way. ``unsaved`` is what came and the ledger lacks, by key."""
     seen: set[bytes] = set()
     for chunk in chunks(prompts, asker):
-        found = {key: _judged(attempt, section) for key, attempt in outcomes(db, [key for key, _ in chunk]).items()}
+        known = outcomes(db, [key for key, _ in chunk])
+        known |= {key: _instead(known[key], unsaved[key]) for key in known.keys() & unsaved.keys()}
+        found = {key: _judged(attempt, section) for key, attempt in known.items()}
         for key, prompt in chunk:
             short = bytes.fromhex(key[:24])
             for counted in (totals, clock):
                 counted.add(prompt.id, key, found.get(key), key_is_new=short not in seen)
             seen.add(short)
             yield line(prompt.id, key, found.get(key))
+
+
+def _instead(known: Attempt, came: Attempt) -> Attempt:
+    """What came, in place of the request that the ledger still takes for one in flight, and of failures before it."""
+    counts = ("cost_pico", "uncertain", "uncertain_pico")
+    return came._replace(requests=known.requests, **{name: getattr(known, name) + getattr(came, name) for name in counts})
 
 
 def _judged(found: Attempt, section: ProviderSection) -> Attempt:

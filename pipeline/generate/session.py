@@ -15,6 +15,7 @@ from pipeline.generate.engine import Ending, Engine, Job
 from pipeline.generate.outputs import Outputs
 from pipeline.generate.policy import Admission
 from pipeline.generate.report import final_table
+from pipeline.generate.room import Room
 from pipeline.generate.server import headers, timeouts
 from pipeline.generate.source import keyed
 from pipeline.generate.survey import Survey
@@ -35,18 +36,19 @@ def drive(
 
     """
     require_open_files(provider.concurrency)
+    room = Room(folder, outputs.asker.most_tokens)
     db = outputs.db
     (run,) = db.execute(
         "INSERT INTO runs(dataset, provider, started_at) VALUES(?, ?, ?) RETURNING id", (outputs.dataset, provider.model, time.time())
     ).fetchone()
     price = admission.price if provider.kind == "openai" else None
-    job = Job(outputs.dataset, outputs.purse, run, provider, outputs.asker, admission, folder, price)
+    job = Job(outputs.dataset, outputs.purse, run, provider, outputs.asker, admission, price)
     spent = outputs.spending()
     watch = Watch(before.prompts, before.cached)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with few_collections(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            engine = runner.run(_session(job, outputs, folder, Budget(dataset, build, *spent), watch, before))
+            engine = runner.run(_session(job, outputs, folder, Budget(dataset, build, *spent), room, watch, before))
     finally:
         for number, handler in handlers.items():  # the event loop has put the defaults in their place
             signal.signal(number, handler)
@@ -55,15 +57,16 @@ def drive(
     return engine
 
 
-async def _session(job: Job, outputs: Outputs, folder: Path, budget: Budget, watch: Watch, before: Survey) -> Engine:
+async def _session(job: Job, outputs: Outputs, folder: Path, budget: Budget, room: Room, watch: Watch, before: Survey) -> Engine:
     provider = job.provider
     assert provider.base_url is not None
     with ledger.opened(folder) as db, watch:
-        writer = Writer(db, folder / ledger.FILE, asyncio.get_running_loop(), in_flight=provider.concurrency)
+        writer = Writer(db, folder / ledger.FILE, asyncio.get_running_loop(), in_flight=provider.concurrency, refusal=lambda: room.shortage(budget.in_flight))
         try:
             async with Client(provider.base_url, headers=headers(provider), timeouts=timeouts(provider), connections=provider.concurrency) as client:
                 source = keyed(outputs.prompts, outputs.asker, before.asked)
-                engine = Engine(job, source=source, client=client, writer=writer, budget=budget, watch=watch, first_attempt=ledger.next_attempt(outputs.db))
+                first = ledger.next_attempt(outputs.db)
+                engine = Engine(job, source=source, client=client, writer=writer, budget=budget, room=room, watch=watch, first_attempt=first)
                 # some more than may be in flight: those write to the disk while others wait for the network
                 await engine.run(min(provider.concurrency + provider.concurrency // 8 + 1, before.new))
                 return engine
@@ -96,4 +99,5 @@ def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
 def _show(watch: Watch, outputs: Outputs, run: int) -> None:
     from rich.console import Console
 
-    Console(stderr=True).print(final_table(watch, outputs.db, run, time.monotonic() - watch.started))
+    with contextlib.suppress(OSError):  # as in `runner.tell`
+        Console(stderr=True).print(final_table(watch, outputs.db, run, time.monotonic() - watch.started))

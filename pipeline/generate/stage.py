@@ -1,6 +1,5 @@
 """generate: an answer for every prompt, paid once. The only stage that speaks to the outside, and the only one that costs money."""
 
-import sys
 from pathlib import Path
 
 from pipeline.errors import BudgetError
@@ -11,9 +10,11 @@ from pipeline.generate.outputs import Files, Outputs
 from pipeline.generate.report import plan_lines
 from pipeline.generate.request import Asker
 from pipeline.generate.restore import restore
+from pipeline.generate.room import Room
 from pipeline.generate.server import admission_of, endpoints_document, identity, running_server
 from pipeline.generate.survey import Survey, survey
 from pipeline.home import store_folder
+from pipeline.runner import tell
 from pipeline.section import Section
 
 
@@ -38,17 +39,20 @@ def run(config: Config, *, prompts: Path, record: Path, model: Path, responses: 
     provider = config.provider
     asker = Asker(config.sampling, provider, send_tools=config.send_tools, identity=identity(provider, model))
     folder = store_folder()
-    with only_writer(folder, wait=provider.wait_for_store, say=say), ledger.opened(folder) as db:
+    with only_writer(folder, wait=provider.wait_for_store, say=tell), ledger.opened(folder) as db:
         if orphans := ledger.settle_orphans(db):
-            say(f"generate: {orphans} requests of a generator that died are booked as uncertain spend")
+            tell(f"generate: {orphans} requests of a generator that died are booked as uncertain spend")
         outputs = Outputs(config.sampling, provider, asker, db, prompts=prompts, files=Files(responses, summary, timings, timings_summary))
         if outputs.responses_from_elsewhere():
             for line in restore(responses, timings, db, dataset=outputs.dataset, purse=outputs.purse).lines(responses):
-                say(line)
+                tell(line)
         before = survey(prompts, asker, db, config.sampling.max_tokens)
         if before.new == 0:
-            say(f"generate: the ledger answers all {before.prompts} prompts; nothing is sent")
+            tell(f"generate: the ledger answers all {before.prompts} prompts; nothing is sent")
             outputs.refresh(before)
+        elif (shortage := Room(folder, asker.most_tokens).shortage(1)) is not None:
+            outputs.write()  # what was answered before is no worse for it
+            raise shortage
         else:
             with running_server(provider, model, record) as served:
                 _ask(config, served, outputs, before, folder)
@@ -61,20 +65,15 @@ def _ask(config: Config, provider: ProviderSection, outputs: Outputs, before: Su
     outputs.remember_endpoints(document)
     admission = admission_of(provider, document, needs=outputs.asker.parameters(), max_tokens=config.sampling.max_tokens)
     for line in plan_lines(before, admission, provider, config.dataset_budget, config.budget, outputs.spending()):
-        say(line)
+        tell(line)
     engine = drive(provider, outputs, admission, before, folder, dataset=config.dataset_budget, build=config.budget)
     if engine.ending is Ending.INTERRUPTED:
         raise KeyboardInterrupt
-    written = outputs.write()
+    written = outputs.write(engine.unsaved)
     if engine.cap is not None:
         cost = "what they can cost is not known" if written.remaining_usd is None else f"they can cost ${written.remaining_usd:.4f} at most"
-        say(f"generate: the budget ended: {engine.cap}; {written.prompts - written.answered} prompts have no answer, and {cost}")
+        tell(f"generate: the budget ended: {engine.cap}; {written.prompts - written.answered} prompts have no answer, and {cost}")
     if engine.error is not None:
         raise engine.error
     if engine.cap is not None and engine.cap_fails:
         raise BudgetError(f"{engine.cap}; raise the cap in conf/ to go on (on_exhausted: stop would have called this a success)")
-
-
-def say(text: str) -> None:
-    """Tell people."""
-    print(text, file=sys.stderr, flush=True)

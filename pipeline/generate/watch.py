@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipeline.generate.money import to_usd
+from pipeline.runner import tell
 
 _LINE_EVERY = 10.0
 """Seconds between lines where there is no terminal."""
@@ -69,7 +70,7 @@ class Watch:
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False)
         else:
-            print(text, file=sys.stderr, flush=True)
+            tell(text)
 
     def tick(self) -> None:
         """Refresh what is shown."""
@@ -79,7 +80,7 @@ class Watch:
         elif time.monotonic() - self._last_line >= _LINE_EVERY:
             self._last_line = time.monotonic()
             done = self.cached + self.answered + self.failed.total()
-            print(f"generate: {done}/{self.total} | {self.facts()}{self._left(done)}", file=sys.stderr, flush=True)
+            tell(f"generate: {done}/{self.total} | {self.facts()}{self._left(done)}")
 
     def rate(self) -> float:
         """Answers a second since the start."""

@@ -5,13 +5,14 @@ import hashlib
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from pipeline.errors import AerieError
-from pipeline.generate.ledger import next_result, store_error
+from pipeline.generate.ledger import Attempt, is_full, next_result, store_error
 
 _LINGER = 2e-5
 """Seconds a request in flight to gather rows for one commit: 20 ms at 1,000. Requests hold their turns meanwhile, but a commit costs a disk flush, and takes the interpreter's lock from the event loop some ten times, whatever it holds."""
@@ -35,6 +36,28 @@ class Settlement(NamedTuple):
     values: tuple[Any, ...]
     """In the order of the table, from charge_pico to generation."""
     body: bytes | None
+
+    def as_attempt(self) -> Attempt:
+        """As the ledger would give it."""
+        charged, _, cost, prompt_tokens, tokens, kind, message, _, provider, model, policy, sent_at, seconds, _ = self.values
+        return Attempt(
+            self.attempt,
+            self.state,
+            kind,
+            message,
+            provider,
+            model,
+            policy,
+            self.body,
+            requests=1,
+            cost_pico=cost or 0,
+            uncertain=int(cost is None),
+            uncertain_pico=charged if cost is None else 0,
+            prompt_tokens=prompt_tokens,
+            completion_tokens=tokens,
+            sent_at=sent_at,
+            seconds=seconds,
+        )
 
 
 _HELD = 2047
@@ -60,7 +83,11 @@ _Item = tuple[str, Any, "asyncio.Future[None] | None"]
 class Writer:
     """Takes rows from the event loop and commits them in its own thread."""
 
-    def __init__(self, db: sqlite3.Connection, path: Path, loop: asyncio.AbstractEventLoop, *, in_flight: int) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, path: Path, loop: asyncio.AbstractEventLoop, *, in_flight: int, refusal: Callable[[], AerieError | None]
+    ) -> None:
+        """``refusal`` says, in this thread, why no request may be written now."""
+        self._refusal = refusal
         self._linger = min(_LONGEST_LINGER, _LINGER * in_flight)
         self._db = db
         self._path = path
@@ -69,6 +96,9 @@ class Writer:
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="ledger")
         self._error: AerieError | None = None
+        """Why no request is written any more."""
+        self._broken = False
+        """Whether nothing else can be written either."""
         self._thread.start()
 
     def reserve(self, row: tuple[Any, ...]) -> "asyncio.Future[None]":
@@ -109,13 +139,30 @@ class Writer:
                 return
 
     def _commit(self, batch: list[_Item]) -> None:
+        """Commit a batch. Once that fails no request is written any more, but what came is, each by itself: it is paid for, and may still fit."""
+        if self._error is None and any(what == "request" for what, _, _ in batch):
+            self._error = self._refusal()
         if self._error is None:
-            try:
-                self._write(batch)
-            except sqlite3.Error as error:
-                self._error = store_error(self._path, error)
+            self._error = self._try(batch)
+            if self._error is None:
+                self._tell(batch, None)
+                return
+        for item in batch:
+            self._tell([item], self._error if self._broken or item[0] == "request" else self._try([item]))
+
+    def _try(self, batch: list[_Item]) -> AerieError | None:
+        """Commit some items, or say why not."""
+        try:
+            self._write(batch)
+        except sqlite3.Error as error:
+            self._broken = not is_full(error)
+            return store_error(self._path, error)
+        return None
+
+    def _tell(self, batch: list[_Item], error: AerieError | None) -> None:
+        """Let those go on who wait for these items."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_resolve, [future for _, _, future in batch if future is not None], self._error)
+            self._loop.call_soon_threadsafe(_resolve, [future for _, _, future in batch if future is not None], error)
 
     def _write(self, batch: list[_Item]) -> None:
         results = list(enumerate((row for what, row, _ in batch if what == "result"), self._next_result))

@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import sqlite3
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from pipeline.errors import AerieError, ConfigError
 from pipeline.home import shared_folder
 from pipeline.reuse.code import code_digest, digest, edited_meanwhile
 from pipeline.reuse.index import FILE, Index, Piece, Segment, Stat
+from pipeline.runner import tell
 
 VARIABLE = "AERIE_REUSE"
 """Environment variable: `off`, or the most bytes to keep (`500MB`, `20GiB`)."""
@@ -111,7 +111,8 @@ class Kept:
                     self._used.add(name)
                     return path
         self._damaged.add(name)  # here and now: another work tree's DVC cache may have it, so the entry stays
-        self._path(name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._path(name).unlink(missing_ok=True)
         return None
 
     def reject(self, name: bytes) -> None:
@@ -220,10 +221,13 @@ class Kept:
 
     def _failed(self, error: Exception) -> bool:
         """Say so, and remove an index that is no database or a damaged one; return whether it was that."""
-        print(f"{self.kind}: rows of earlier builds are computed again: {self.folder}: {error}", file=sys.stderr)
+        tell(f"{self.kind}: rows of earlier builds are computed again: {self.folder}: {error}")
         damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
-        for path in self._root.glob(f"{FILE}*") if damaged else ():
-            path.unlink(missing_ok=True)
+        try:
+            for path in self._root.glob(f"{FILE}*") if damaged else ():
+                path.unlink(missing_ok=True)
+        except OSError:
+            return False
         return damaged
 
 

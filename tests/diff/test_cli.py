@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sqlite3
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -140,6 +141,15 @@ def test_a_remote_whose_library_gives_up_is_named(tmp_path: Path) -> None:
     store._repo = SimpleNamespace(cache=SimpleNamespace(local=SimpleNamespace(oid_to_path=lambda md5: tmp_path / md5)), cloud=SimpleNamespace(pull=pull))
     with pytest.raises(ArtifactError, match=r"build/code/tokens.parquet: its version abc .* the remote cannot give it: Unable to locate credentials$"):
         store.find("build/code/tokens.parquet", "abc")
+
+
+def test_a_disk_without_room_for_dvcs_own_notes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full() -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("dvc.repo.Repo", full)
+    with pytest.raises(ArtifactError, match=r"build/a/tokens\.parquet: DVC cannot be asked, .*site_cache_dir.*: database or disk is full"):
+        DataStore().find("build/a/tokens.parquet", "0" * 32)
 
 
 def test_rows_that_cannot_be_read_are_named_as_people_know_them(tmp_path: Path) -> None:

@@ -206,6 +206,23 @@ def test_a_full_disk_behind_the_output_is_one_message() -> None:
     assert (done.returncode, done.stderr) == (2, "error: where the output goes: No space left on device; free some space and run again\n")
 
 
+def test_a_full_disk_behind_what_people_read_changes_no_exit_code() -> None:
+    code = (
+        "import sys; from pipeline.errors import InputError; from pipeline.runner import guarded\ndef work(): raise InputError('no')\nsys.exit(guarded(work))"
+    )
+    with open("/dev/full", "w") as full:
+        assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=full, check=False).returncode == 2
+
+
+def test_a_full_disk_behind_what_people_read_ends_no_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = os.fdopen(os.open("/dev/full", os.O_WRONLY), "w")
+    monkeypatch.setattr(sys, "stderr", full)
+    assert [row["error"] for row in bench.ask("a", "b")] == [None, None]
+    assert bench.summary()["answered"] == 2
+    os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())  # or what is still to be written fails when it is closed
+    full.close()
+
+
 def test_store_gc_drops_nothing_when_a_file_is_wrong(bench: Bench) -> None:
     bench.server.script = lambda text, _: Answer(400, body=b'{"error": {"message": "no"}}') if text == "bad" else good()
     bench.ask("a", "bad")

@@ -156,7 +156,7 @@ def test_a_generator_whose_parent_is_killed_stops_sending(bench: Bench) -> None:
 
 
 @pytest.mark.skipif(mounting("") is None, reason="a small tmpfs needs a mount namespace, which this system does not allow")
-def test_a_full_disk_is_one_clear_message_and_loses_no_earlier_answer(bench: Bench) -> None:
+def test_a_full_disk_is_one_clear_message_and_nothing_is_paid_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.server.script = lambda *_: good("x" * 20_000)
     bench.write(*map(str, range(300)))
     small = bench.folder / "small"
@@ -173,7 +173,10 @@ def test_a_full_disk_is_one_clear_message_and_loses_no_earlier_answer(bench: Ben
     assert set(answers) == {"x" * 20_000}
     with ledger.opened(bench.folder, readonly=True) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        assert len(list(ledger.iterate_answers(db))) == len(answers)
+        assert len(list(ledger.iterate_answers(db))) == len(answers) == len(bench.server.asked)
+    monkeypatch.setenv("AERIE_STORE", str(bench.folder))  # the copy, where there is room
+    assert all(row["error"] is None for row in bench.run())
+    assert len(bench.server.asked) == 300
 
 
 def test_the_key_is_written_nowhere(bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
