@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from pipeline.artifacts import read_bytes, sha256_file
 from pipeline.errors import ConfigError
@@ -51,7 +52,7 @@ class Module:
         """The file's bytes."""
         return read_bytes(self.path)
 
-    @property
+    @cached_property
     def tree(self) -> ast.Module:
         """Syntax of the module.
 
@@ -64,7 +65,7 @@ class Module:
     @property
     def digest(self) -> str:
         """Digest of the syntax."""
-        return _digest(self.path, self.source)
+        return self._facts().digest
 
     @property
     def imports(self) -> frozenset[str]:
@@ -74,7 +75,12 @@ class Module:
             ConfigError: the module calls something that hides an import from this walk.
 
         """
-        return _imports(self.name if self.is_package else self.name.rpartition(".")[0], self.path, self.source)
+        if fault := self._facts().fault:
+            raise ConfigError(fault)
+        return self._facts().imports
+
+    def _facts(self) -> "_Facts":
+        return _facts(self.name if self.is_package else self.name.rpartition(".")[0], self.path, self.source)
 
     @property
     def is_package(self) -> bool:
@@ -82,7 +88,20 @@ class Module:
         return self.path.name == "__init__.py"
 
 
+class _Facts(NamedTuple):
+    digest: str
+    imports: frozenset[str]
+    fault: str | None
+    """The first call that hides an import."""
+
+
 @cache
+def _facts(package: str, path: Path, source: bytes) -> _Facts:
+    """All that is asked of a module's syntax. The tree is not kept: those of the package are 50 MiB, through which Python would look for cycles."""
+    tree = _parse(path, source)
+    return _Facts(digest_tree(tree), *_imports(tree, package, path))
+
+
 def _parse(path: Path, source: bytes) -> ast.Module:
     try:
         return ast.parse(source, str(path))
@@ -90,15 +109,10 @@ def _parse(path: Path, source: bytes) -> ast.Module:
         raise ConfigError(f"{path}:{error.lineno}: not Python: {error.msg}") from error
 
 
-@cache
-def _digest(path: Path, source: bytes) -> str:
-    return digest_tree(_parse(path, source))
-
-
-@cache
-def _imports(package: str, path: Path, source: bytes) -> frozenset[str]:
+def _imports(tree: ast.AST, package: str, path: Path) -> tuple[frozenset[str], str | None]:
     names: set[str] = set()
-    for node in _runtime_nodes(_parse(path, source)):
+    fault = None
+    for node in _runtime_nodes(tree):
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -110,8 +124,8 @@ def _imports(package: str, path: Path, source: bytes) -> frozenset[str]:
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
             # `model.eval()` of torch takes no argument; the built-in always does
             if called in HIDING and (called != "eval" or node.args):
-                raise ConfigError(f"{path}:{node.lineno}: {called}() hides an import from the code fingerprint; import it by name")
-    return frozenset(names)
+                fault = fault or f"{path}:{node.lineno}: {called}() hides an import from the code fingerprint; import it by name"
+    return frozenset(names), fault
 
 
 def digest_tree(tree: ast.AST) -> str:
@@ -172,18 +186,26 @@ def _is_bare_string(statement: object) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
 
 
+@cache
+def _children(kind: type) -> tuple[str, ...] | None:
+    """Fields of a node of this type, last first; None for what is no node, and for names and constants, which hold nothing."""
+    return tuple(reversed(kind._fields)) if issubclass(kind, ast.AST) and not issubclass(kind, ast.Name | ast.Constant | ast.expr_context) else None
+
+
 def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Walk a tree without the branches that only a type checker reads, and without names and constants, which hold nothing."""
-    todo: list[object] = [tree]
+    """Walk a tree without the branches that only a type checker reads, and without names and constants."""
+    todo: list[Any] = [tree]
     while todo:
         node = todo.pop()
         if isinstance(node, list):
             todo += reversed(node)
+        elif (fields := _children(type(node))) is None:  # type: ignore[arg-type]  # as of _labels
+            continue
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             todo.append(node.orelse)
-        elif isinstance(node, ast.AST) and not isinstance(node, ast.Name | ast.Constant | ast.expr_context):
+        else:
             yield node
-            todo += [getattr(node, name, None) for name in reversed(node._fields)]
+            todo += [getattr(node, name, None) for name in fields]
 
 
 def modules(root: Path) -> dict[str, Module]:
