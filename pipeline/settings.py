@@ -16,11 +16,12 @@ from pipeline.errors import ConfigError
 from pipeline.evaluate.config import EvaluateSection
 from pipeline.extract.config import EngineSection, ExtractSection, engine_fault
 from pipeline.generate.config import BudgetSection, ProviderSection, SamplingSection
+from pipeline.hydra_yaml import as_hydra
 from pipeline.prompts.config import PromptsSection
 from pipeline.section import Section, mistake, without_credentials
 from pipeline.target.config import TargetSection
 from pipeline.train.config import TrainSection
-from pipeline.yamls import as_dvc, as_hydra
+from pipeline.yamls import as_dvc
 
 CONF = Path("conf")
 PARAMS = Path("params.yaml")

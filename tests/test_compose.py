@@ -13,9 +13,10 @@ from ruamel.yaml import YAML
 from pipeline import compose
 from pipeline.compose import Params, build_config, read_params, target_section
 from pipeline.errors import ConfigError
+from pipeline.hydra_yaml import as_hydra
 from pipeline.settings import BuildConfig, ambiguous_scalars
 from pipeline.stages import BY_NAME
-from pipeline.yamls import as_dvc, as_hydra
+from pipeline.yamls import as_dvc
 from tests.conftest import ROOT
 
 GROUPS = {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in (ROOT / "conf").iterdir() if folder.is_dir()}
