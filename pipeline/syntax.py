@@ -15,7 +15,6 @@ from pipeline.errors import AerieError, ConfigError
 HIDING = frozenset({"import_module", "__import__", "iter_modules", "walk_packages", "entry_points", "exec", "eval"})
 """Calls that could import what the walk cannot see; refused in a stage's closure."""
 
-
 _CODE = sha256_file(Path(__file__))
 """What works facts out: notes of another version of this module say nothing."""
 
