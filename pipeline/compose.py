@@ -18,10 +18,12 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from ruamel.yaml import YAML
+from yaml import YAMLError
 
 from pipeline.artifacts import sha256_file, to_json, write_bytes
 from pipeline.errors import ConfigError
 from pipeline.fingerprint import fingerprints
+from pipeline.runner import no_collector
 from pipeline.section import mistake
 from pipeline.settings import CONF, PARAMS, BuildConfig, ambiguous_scalars, load_yaml, secrets, unknown_key, validate
 from pipeline.stages import STAGES
@@ -105,7 +107,7 @@ def compose_tree(name: str, overrides: list[str]) -> tuple[dict[str, Any], dict[
         if missing := sorted(map(str, OmegaConf.missing_keys(tree))):
             raise ConfigError(f"{CONF}/: values still to be given (???): {', '.join(missing)}")
         return dict(OmegaConf.to_container(tree)), choices  # type: ignore[arg-type]
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise ConfigError(refusal(error, overrides)) from error
 
 
@@ -226,6 +228,7 @@ def _digest(path: str, where: str, *, hub: bool) -> str | None:
     return sha256_file(file)
 
 
+@no_collector()
 def build_config(params: Params) -> BuildConfig:
     """Compose and validate the whole build.
 
@@ -296,6 +299,7 @@ def forget_removed(names: list[str]) -> list[Path]:
     return gone
 
 
+@no_collector()
 def documents(params: Params) -> tuple[BuildConfig, dict[Path, bytes]]:
     """Give the composed config, and the bytes of each file that `main` writes; nothing is written here.
 

@@ -8,22 +8,19 @@ a type checker reads are not followed. Library versions count: the pins in requi
 import ast
 import hashlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
 from pipeline.artifacts import read_bytes, sha256_file
 from pipeline.errors import ConfigError
-from pipeline.unreadable import conflict, fault
+from pipeline.syntax import Facts, facts_of, key_of, noted, parse
 
 PACKAGE = "pipeline"
 
 ROOTS = ("pipeline.runner",)
 """Modules that every stage runs through; `pipeline.<stage>.stage` is added for each."""
-
-HIDING = frozenset({"import_module", "__import__", "iter_modules", "walk_packages", "entry_points", "exec", "eval"})
-"""Calls that could import what the walk cannot see; refused in a stage's closure."""
 
 DISTRIBUTIONS = {
     "attr": "attrs",
@@ -52,7 +49,7 @@ class Module:
         """The file's bytes."""
         return read_bytes(self.path)
 
-    @property
+    @cached_property
     def tree(self) -> ast.Module:
         """Syntax of the module.
 
@@ -60,131 +57,38 @@ class Module:
             ConfigError: it is not Python.
 
         """
-        return _parse(self.path, self.source)
+        return parse(self.path, self.source)
 
     @property
     def digest(self) -> str:
         """Digest of the syntax."""
-        return _digest(self.path, self.source)
+        return self._facts.digest
 
     @property
     def imports(self) -> frozenset[str]:
-        """Absolute dotted names in its import statements, wherever they stand; `from a import b` gives a and a.b.
+        """Absolute dotted names in its import statements, wherever they stand.
 
         Raises:
             ConfigError: the module calls something that hides an import from this walk.
 
         """
-        return _imports(self.name if self.is_package else self.name.rpartition(".")[0], self.path, self.source)
+        if fault := self._facts.fault:
+            raise ConfigError(f"{self.path}:{fault[0]}: {fault[1]}() hides an import from the code fingerprint; import it by name")
+        return self._facts.imports
+
+    @cached_property
+    def _facts(self) -> Facts:
+        return facts_of(self.package, self.path, self.source)
+
+    @property
+    def package(self) -> str:
+        """What its relative imports start from."""
+        return self.name if self.is_package else self.name.rpartition(".")[0]
 
     @property
     def is_package(self) -> bool:
         """Whether it is the `__init__` of a folder."""
         return self.path.name == "__init__.py"
-
-
-@cache
-def _parse(path: Path, source: bytes) -> ast.Module:
-    try:
-        return ast.parse(source, str(path))
-    except SyntaxError as error:
-        raise ConfigError(fault(path, "Python", error.lineno, error.msg, conflict(source))) from error
-
-
-@cache
-def _digest(path: Path, source: bytes) -> str:
-    return digest_tree(_parse(path, source))
-
-
-@cache
-def _imports(package: str, path: Path, source: bytes) -> frozenset[str]:
-    names: set[str] = set()
-    for node in _runtime_nodes(_parse(path, source)):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")
-            base = above[: len(above) - node.level + 1] if node.level else []
-            origin = ".".join([*base, *([node.module] if node.module else [])])
-            names.update([origin, *(f"{origin}.{alias.name}" for alias in node.names)])
-        elif isinstance(node, ast.Call):
-            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
-            # `model.eval()` of torch takes no argument; the built-in always does
-            if called in HIDING and (called != "eval" or node.args):
-                raise ConfigError(f"{path}:{node.lineno}: {called}() hides an import from the code fingerprint; import it by name")
-    return frozenset(names)
-
-
-def digest_tree(tree: ast.AST) -> str:
-    """Digest of a syntax tree: node types and non-empty fields.
-
-    Positions, contexts and empty fields are left out, since they differ between Python versions; docstrings, since they
-    change nothing that a stage writes.
-    """
-    parts: list[bytes] = []
-    _write(tree, parts.append)
-    return hashlib.sha256(b"".join(parts)).hexdigest()
-
-
-@cache
-def _labels(kind: type[ast.AST]) -> tuple[bytes, list[tuple[str, bytes]]]:
-    """How a node of this type begins, and each of its fields that count, with how that begins."""
-    return b"(" + kind.__name__.encode(), [(name, b" " + name.encode() + b"=") for name in sorted(kind._fields) if name not in ("kind", "type_comment")]
-
-
-def _write(node: object, write: Callable[[bytes], None]) -> None:
-    """Hand over a node piece by piece. Calls, and no generator in a generator: a package has half a million nodes."""
-    if isinstance(node, ast.AST):
-        if isinstance(node, ast.expr_context):
-            return
-        opening, fields = _labels(type(node))  # type: ignore[arg-type]  # classes are hashable; mypy looks at the hash of their instances
-        write(opening)
-        for name, label in fields:
-            value = _body(node) if name == "body" else getattr(node, name, None)
-            keeps_none = name == "value" and isinstance(node, ast.Constant)
-            if (value is None and not keeps_none) or value == []:
-                continue
-            write(label)
-            _write(value, write)
-        write(b")")
-    elif isinstance(node, list):
-        write(b"[")
-        for item in node:
-            _write(item, write)
-            write(b",")
-        write(b"]")
-    else:
-        write(f"{type(node).__name__}:{node!r}".encode())
-
-
-def _body(node: ast.AST) -> object:
-    """Body of a node without its docstring."""
-    body = getattr(node, "body", None)
-    documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-    if documented and isinstance(body, list) and ast.get_docstring(node, clean=False) is not None:  # type: ignore[arg-type]
-        body = body[1:]
-    # pydantic reads the bare string under a field as its description: documentation as well
-    if isinstance(body, list):
-        body = [statement for statement in body if not _is_bare_string(statement)]
-    return body
-
-
-def _is_bare_string(statement: object) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
-
-
-def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """Walk a tree without the branches that only a type checker reads, and without names and constants, which hold nothing."""
-    todo: list[object] = [tree]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, list):
-            todo += reversed(node)
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            todo.append(node.orelse)
-        elif isinstance(node, ast.AST) and not isinstance(node, ast.Name | ast.Constant | ast.expr_context):
-            yield node
-            todo += [getattr(node, name, None) for name in reversed(node._fields)]
 
 
 def modules(root: Path) -> dict[str, Module]:
@@ -276,13 +180,14 @@ def fingerprints(root: Path, stages: Iterable[str]) -> dict[str, dict[str, objec
     """
     known = modules(root)
     pins = read_pins(root / "requirements.lock")
-    result: dict[str, dict[str, object]] = {}
-    for stage in stages:
-        start = f"{PACKAGE}.{stage}.stage"
-        if start not in known:
-            raise ConfigError(f"stage {stage!r} has no module {start}")
-        reached = closure(known, [*ROOTS, start])
-        parts = [(name, known[name].digest, _folder_data(known[name])) for name in sorted(reached)]
-        code = hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-        result[stage] = {"code": code, "libraries": libraries(reached, pins)}
-    return result
+    with noted(root / PACKAGE / "__pycache__", lambda: [key_of(module.package, module.source) for module in known.values()]):
+        return {stage: _fingerprint(known, pins, stage) for stage in stages}
+
+
+def _fingerprint(known: dict[str, Module], pins: dict[str, str], stage: str) -> dict[str, object]:
+    start = f"{PACKAGE}.{stage}.stage"
+    if start not in known:
+        raise ConfigError(f"stage {stage!r} has no module {start}")
+    reached = closure(known, [*ROOTS, start])
+    parts = [(name, known[name].digest, _folder_data(known[name])) for name in sorted(reached)]
+    return {"code": hashlib.sha256(repr(parts).encode()).hexdigest()[:16], "libraries": libraries(reached, pins)}

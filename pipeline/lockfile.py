@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.artifacts import read_bytes
 from pipeline.errors import ConfigError
+from pipeline.runner import no_collector
 from pipeline.unreadable import conflict, fault_of_yaml
+from pipeline.yamls import as_dvc
 
 LOCK = Path("dvc.lock")
 
@@ -30,6 +31,7 @@ class Entry:
     """File to dotted key to value."""
 
 
+@no_collector()
 def parse_lock(content: bytes, where: str) -> dict[str, Entry]:
     """Entries of a lock file by stage name, such as `audit@code`.
 
@@ -68,7 +70,7 @@ def raw_stages(content: bytes, where: str) -> dict[str, Any]:
             f"run it, then `git checkout --merge dvc.lock`; docs/versions.md tells what to do by hand"
         )
     try:
-        document = YAML(typ="safe").load(content)
+        document = as_dvc(content)
     except YAMLError as error:
         raise ConfigError(f"{fault_of_yaml(where, content, error)}; restore it with `git checkout dvc.lock`, or delete it and run `dvc repro`") from error
     if document is None:

@@ -4,12 +4,14 @@ A decision of training: segments are kept beside the hidden states, so another r
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from pipeline.schema.tokens import Segment
 from pipeline.section import Section
+
+if TYPE_CHECKING:
+    from pipeline.schema.tokens import Segment
 
 _OF_MARKER = {
     "think_open": "think",
@@ -72,7 +74,7 @@ def weights_of(mask: RuleName | LossWeights) -> LossWeights:
     return RULES[mask] if isinstance(mask, str) else mask
 
 
-def weighted(segments: Sequence[Segment], weights: LossWeights) -> Iterator[tuple[int, int, float]]:
+def weighted(segments: "Sequence[Segment]", weights: LossWeights) -> Iterator[tuple[int, int, float]]:
     """Each segment as (start, end, weight), in tokens of the completion."""
     for segment in segments:
         yield segment.start, segment.end, getattr(weights, _OF_MARKER.get(segment.kind, segment.kind))

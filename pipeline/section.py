@@ -12,7 +12,7 @@ _CREDENTIALS = re.compile(r"(://)[^/\s]*@|(://[^\s?]*\?)[^\s'\"]+")
 class Section(BaseModel):
     """Frozen, closed (an unknown key is a mistake), validated; write a docstring under each field."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
 
 def _plain(url: str) -> str:

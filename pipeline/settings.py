@@ -1,16 +1,14 @@
 """The whole configuration as one model, and what can be wrong with it: every mistake with its path, value, what is allowed and its file."""
 
 import difflib
-import io
 import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
-from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
+from yaml import YAMLError as HydraYAMLError
 
 from pipeline.artifacts import read_bytes
 from pipeline.audit.config import AuditSection, ExpectSection, laid_over
@@ -18,11 +16,13 @@ from pipeline.errors import ConfigError
 from pipeline.evaluate.config import EvaluateSection
 from pipeline.extract.config import EngineSection, ExtractSection, engine_fault
 from pipeline.generate.config import BudgetSection, ProviderSection, SamplingSection
+from pipeline.hydra_yaml import as_hydra
 from pipeline.prompts.config import PromptsSection
 from pipeline.section import Section, mistake, without_credentials
 from pipeline.target.config import TargetSection
 from pipeline.train.config import TrainSection
 from pipeline.unreadable import fault_of_yaml
+from pipeline.yamls import as_dvc
 
 CONF = Path("conf")
 PARAMS = Path("params.yaml")
@@ -81,7 +81,7 @@ def load_yaml(path: Path) -> Any:
 
 def _parse_yaml(path: Path, source: bytes) -> Any:
     try:
-        return YAML(typ="safe").load(source.decode())
+        return as_dvc(source.decode())
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is no UTF-8; save the file as UTF-8") from error
     except YAMLError as error:
@@ -96,8 +96,15 @@ def ambiguous_scalars(path: Path) -> list[str]:
 @cache
 def _ambiguous(path: Path, source: bytes) -> list[str]:
     """As `ambiguous_scalars`; the same text is looked at once a process."""
-    ours, theirs = _parse_yaml(path, source) or {}, OmegaConf.to_container(OmegaConf.load(io.StringIO(source.decode())), resolve=False)
-    return [f"{path}: {where}: Hydra reads {b!r}, DVC reads {a!r}: put quotes around it, or write it plainly" for where, a, b in _differences(ours, theirs, "")]
+    ours = _parse_yaml(path, source) or {}
+    try:
+        theirs = as_hydra(source.decode()) or {}
+        differences = _differences(ours, theirs, "")
+    except HydraYAMLError as error:
+        raise ConfigError(f"{path}: not the YAML 1.1 that Hydra reads: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path}: an alias (*) stands within the value that it repeats") from error
+    return [f"{path}: {where}: Hydra reads {b!r}, DVC reads {a!r}: put quotes around it, or write it plainly" for where, a, b in differences]
 
 
 def _differences(a: Any, b: Any, where: str) -> list[tuple[str, Any, Any]]:

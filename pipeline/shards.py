@@ -14,7 +14,8 @@ import torch
 from pipeline.artifacts import read_json, read_model, sha256_folder
 from pipeline.errors import ArtifactError
 from pipeline.lossmask import LossWeights, weighted
-from pipeline.schema.hidden import INDEX, Manifest
+from pipeline.schema.hidden import Manifest
+from pipeline.schema.hidden_index import INDEX
 from pipeline.schema.tokens import Segment
 from pipeline.tables import read_rows
 from pipeline.tensors import TensorFile, is_finite

@@ -11,7 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from docs import make_tree
-from pipeline.fingerprint import Module, modules
+from pipeline.fingerprint import Module, closure, modules
 from pipeline.section import Section
 from pipeline.stages import OF_THE_CLOCK, STAGES, Stage
 from tests.conftest import ROOT
@@ -113,9 +113,13 @@ def test_hydra_is_imported_by_compose_alone() -> None:
     assert users <= {"pipeline.compose", "pipeline.sweep"}
 
 
-def test_no_stage_reaches_hydra() -> None:
-    from pipeline.fingerprint import closure
+def test_verify_and_compose_load_nothing_large() -> None:
+    """The commit hook runs at every commit."""
+    names = {name.split(".")[0] for found in closure(MODULES, ["pipeline.verify"]).values() for name in found}
+    assert not names & {"numpy", "pyarrow", "torch", "transformers", "tokenizers", "rich", "httpx", "aiohttp", "dvc"}
 
+
+def test_no_stage_reaches_hydra() -> None:
     for stage in STAGES:
         assert "pipeline.compose" not in closure(MODULES, [f"pipeline.{stage.name}.stage"])
 

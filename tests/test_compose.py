@@ -1,17 +1,22 @@
 """conf/ to build/config.json: every shipped config composes, and every mistake is named in one message."""
 
+import io
 import json
 import re
 import shutil
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
+from ruamel.yaml import YAML
 
 from pipeline import compose
 from pipeline.compose import Params, build_config, read_params, target_section
 from pipeline.errors import ConfigError
+from pipeline.hydra_yaml import as_hydra
 from pipeline.settings import BuildConfig, ambiguous_scalars
 from pipeline.stages import BY_NAME
+from pipeline.yamls import as_dvc
 from tests.conftest import ROOT
 
 GROUPS = {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in (ROOT / "conf").iterdir() if folder.is_dir()}
@@ -232,6 +237,28 @@ def test_a_scalar_that_dvc_reads_otherwise_is_refused(tmp_path: Path, text: str)
 def test_a_plain_scalar_is_not(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.yaml").write_text(text + "\n")
     assert ambiguous_scalars(tmp_path / "x.yaml") == []
+
+
+def test_both_readers_are_as_the_libraries_themselves() -> None:
+    scalars = ["on", "010", "1e-4", "1_000", ".inf", "~", "0x1F", "'${i}'", "12:30", "'010'", "[y, null]", "1.", "0o7", "!!str 5", "{1: a}", "|\n  x"]
+    odd = "".join(f"k{n}: {scalar}\n" for n, scalar in enumerate(scalars))
+    for text in [*(path.read_text() for path in (ROOT / "conf").rglob("*.yaml")), odd, "", "- a\n", "text\n"]:
+        assert as_dvc(text) == YAML(typ="safe").load(text)
+        assert (as_hydra(text) or {}) == OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("${train.lr", "no viable alternative at input"),
+        ("&a [1, *a]", "conf/train/default.yaml: an alias (*) stands within the value that it repeats"),
+        ("{[1]: a}", "conf/train/default.yaml: not the YAML 1.1 that Hydra reads"),
+        ("\tx", "found character '\\t' that cannot start any token"),
+    ],
+)
+def test_what_only_hydra_cannot_read_is_named(project: Path, line: str, says: str) -> None:
+    edit(project / "conf/train/default.yaml", "algorithm:", f"other: {line}\nalgorithm:")
+    assert says in mistake()
 
 
 def test_a_key_in_the_config_is_refused_and_not_repeated(project: Path) -> None:

@@ -1,12 +1,16 @@
 """The code fingerprint: what counts as a change, and what the import walk sees."""
 
+import ast
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeline import syntax
 from pipeline.errors import ConfigError
 from pipeline.fingerprint import ROOTS, closure, fingerprints, modules, read_pins
 from pipeline.stages import STAGES
@@ -95,6 +99,59 @@ def test_a_lock_line_without_a_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("orjson==1\nnumpy>=2\n")
     with pytest.raises(ConfigError, match=r"lock:2: expected name==version, found 'numpy>=2'"):
         read_pins(tmp_path / "lock")
+
+
+@pytest.fixture
+def noting(package: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[dict[str, dict[str, object]], list[str]]]:
+    """Take the fingerprints as a new process does; give them, and the files that were parsed."""
+    parsed: list[str] = []
+
+    def parse(path: Path, source: bytes) -> ast.Module:
+        parsed.append(path.relative_to(package / "pipeline").as_posix())
+        return ast.parse(source)
+
+    def process() -> tuple[dict[str, dict[str, object]], list[str]]:
+        monkeypatch.setattr(syntax, "_known", {})
+        parsed.clear()
+        return fingerprints(package, ["a", "b"]), sorted(parsed)
+
+    monkeypatch.setattr(syntax, "parse", parse)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    (package / "pipeline/__pycache__").mkdir()
+    return process
+
+
+def test_a_process_parses_only_what_changed_since_an_earlier_one(package: Path, noting: Callable[[], Any]) -> None:
+    first, parsed = noting()
+    assert {"helper.py", "a/stage.py", "b/stage.py"} <= set(parsed)
+    assert noting() == (first, [])
+    (package / "pipeline/helper.py").write_text("import numpy\n")
+    second, parsed = noting()
+    assert parsed == ["helper.py"]
+    assert (second["a"] != first["a"], second["b"] == first["b"]) == (True, True)
+    (package / "pipeline/helper.py").write_text("exec('import os')\n")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"helper\.py:1: exec\(\) hides an import"):
+            noting()
+
+
+@pytest.mark.parametrize("note", [b"", b"[]", b"null", b'{"code": null}', b'{"facts": 1, "code": "CODE"}', b'{"code": "CODE", "facts": {"x": []}}', b"OTHER"])
+def test_a_note_that_is_damaged_or_of_other_code_says_nothing(package: Path, noting: Callable[[], Any], note: bytes) -> None:
+    wanted = noting()
+    (file,) = (package / "pipeline/__pycache__").iterdir()
+    code = syntax._CODE.encode()
+    file.write_bytes(file.read_bytes().replace(code, b"0" * 64) if note == b"OTHER" else note.replace(b"CODE", code))
+    assert noting() == wanted
+
+
+def test_nothing_is_noted_where_python_notes_nothing(package: Path, noting: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    noting()
+    assert list((package / "pipeline/__pycache__").iterdir()) == []
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    (package / "pipeline/__pycache__").rmdir()
+    noting()
+    assert not (package / "pipeline/__pycache__").exists()
 
 
 LOADED = """

@@ -9,7 +9,7 @@ import torch
 
 from pipeline.artifacts import read_json, write_json
 from pipeline.errors import AerieError, ArtifactError
-from pipeline.schema.hidden import INDEX
+from pipeline.schema.hidden_index import INDEX
 from pipeline.schema.target import TargetRecord
 from pipeline.shards import HiddenStates, IndexRow, dequantize, folders_of_build, quantize
 from pipeline.tables import read_rows, write_rows

@@ -18,7 +18,8 @@ from pipeline.reuse.code import code_digest
 from pipeline.reuse.index import Piece
 from pipeline.reuse.kept import link_or_copy, opened
 from pipeline.runner import no_collector
-from pipeline.schema.hidden import INDEX, Manifest, Stamp
+from pipeline.schema.hidden import Manifest, Stamp
+from pipeline.schema.hidden_index import INDEX
 from pipeline.schema.tokens import SCHEMA
 from pipeline.section import Section
 from pipeline.shards import INDEX_NAME, MANIFEST

@@ -18,7 +18,6 @@ from pipeline.runner import STARTED
 
 ROOT = Path(__file__).resolve().parents[2]
 """Folder that holds the package and requirements.lock."""
-_SKIPPED = (".pyc", ".pyo")
 
 
 class Notes(Protocol):
@@ -67,7 +66,7 @@ def edited_meanwhile() -> bool:
 
 def _files() -> list[Path]:
     """All files of the package, and the lock."""
-    inside = [path for path in sorted((ROOT / PACKAGE).rglob("*")) if path.is_file() and path.suffix not in _SKIPPED and not path.name.startswith(".")]
+    inside = [path for path in sorted((ROOT / PACKAGE).rglob("*")) if path.is_file() and path.parent.name != "__pycache__" and not path.name.startswith(".")]
     lock = ROOT / "requirements.lock"
     return [*inside, *([lock] if lock.is_file() else [])]
 

@@ -7,31 +7,12 @@ Stored as float8, a value is the stored number times the float32 of `aux_scales`
 
 from typing import Literal, Self
 
-import pyarrow as pa
 from pydantic import Field, model_validator
 
-from pipeline.schema.tokens import SCHEMA as TOKENS
 from pipeline.section import Section
-from pipeline.tables import versioned
 
 BackendName = Literal["transformers", "vllm", "sglang"]
 StoredDtype = Literal["bfloat16", "float16", "float32", "float8_e4m3fn"]
-
-INDEX = versioned(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("shard", pa.string(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("length", pa.int32(), nullable=False),
-        pa.field("prompt_length", pa.int32(), nullable=False),
-        pa.field("checksum", pa.string(), nullable=False),
-        TOKENS.field("segments"),
-    ],
-    name="hidden-index",
-    version=2,
-)
-"""Rows in the order of accepted.parquet. checksum: sha256 hex of the row's token ids as little-endian int32. segments: as in
-accepted.parquet, so of a row that was cut they may go on after its end."""
 
 
 def ascending_layers(layer_ids: list[int], num_layers: int) -> bool:
