@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from pipeline.errors import GateError, InputError
 from pipeline.runner import BROKEN, INTERRUPTED, guarded
 from pipeline.stages import BY_NAME, STAGES
 from tests.conftest import ROOT
+from tests.waiting import alive, until
 
 
 def test_an_error_that_the_user_can_act_on_is_one_message_and_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,19 +106,11 @@ def test_a_light_command_starts_without_heavy_libraries(module: str, heavy: list
     assert done.stdout.strip() == "[]"
 
 
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_stage_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     """DVC killed with SIGKILL cannot end its stage, which would go on spending: the stage follows by itself."""
-    stage = "from pipeline.runner import follow_parent; import os, time; follow_parent(); print(os.getpid(), flush=True); time.sleep(60)"
+    stage = "from pipeline.runner import follow_parent; import os, time; follow_parent(); print(os.getpid(), flush=True); time.sleep(600)"
     parent = subprocess.Popen(
         [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {stage!r}])"], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -128,11 +120,7 @@ def test_a_stage_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    for _ in range(100):
-        if not alive(child):
-            return
-        time.sleep(0.1)
-    raise AssertionError("the stage lives on without its parent")
+    until(lambda: not alive(child))
 
 
 @pytest.mark.parametrize("name", ["gate", "prompts"])

@@ -56,5 +56,6 @@ def test_a_hundred_thousand_rows_give_a_page_that_is_small_and_opens_at_once(tmp
     assert report.stat().st_size < MOST
     if CHROMIUM is not None:
         with Browser() as browser:
-            assert browser.open(report) < 3
+            browser.open(report)
+            assert browser.worked() < 1
             assert browser.complaints() == []
