@@ -123,6 +123,32 @@ def test_a_stage_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     until(lambda: not alive(child))
 
 
+_ORPHAN = """
+import os, sys, time
+while os.getppid() == int(sys.argv[1]):
+    time.sleep(0.01)
+from pipeline.runner import follow_parent
+parent = os.getppid()
+print(open(f"/proc/{parent}/comm").read().strip() if parent != 1 else "init", flush=True)
+follow_parent()
+print("lives on")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("by_dvc", [True, False])
+def test_a_stage_whose_dvc_died_before_it_could_follow_ends_and_one_that_a_person_let_go_of_does_not(by_dvc: bool) -> None:
+    """A stage takes a moment to load, in which DVC may be killed."""
+    parent = f"import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', {_ORPHAN!r}, str(os.getpid())])"
+    environment = {**os.environ, "DVC_STAGE": "train"} if by_dvc else {name: value for name, value in os.environ.items() if name != "DVC_STAGE"}
+    done = subprocess.run([sys.executable, "-c", parent], cwd=ROOT, env=environment, start_new_session=True, stdout=subprocess.PIPE, text=True, check=True)
+    taken_in_by, *said = done.stdout.splitlines()  # to the end of the pipe, which the orphan has as well
+    if taken_in_by not in ("init", "systemd"):
+        pytest.skip(f"orphans are taken in by {taken_in_by} here")
+    assert said == ([] if by_dvc else ["lives on"])
+
+
 @pytest.mark.parametrize("name", ["gate", "prompts"])
 def test_a_stage_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([name, "--help"]) == 0
