@@ -1,5 +1,6 @@
 """What a lost answer cost, asked for afterwards."""
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -83,7 +84,7 @@ def test_an_id_is_on_the_disk_while_its_body_is_still_awaited(bench: Bench) -> N
     bench.write("a")
     command = [sys.executable, "-m", "tests.generate.child", str(bench.folder), bench.server.url, "4", bench.dataset]
     child = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "AERIE_STORE": str(bench.folder / "store")})
-    until(lambda: bool(_noted(bench.folder / "store" / ledger.FILE)))
+    until(lambda: len(bench.server.asked) == 1 and bool(_noted(bench.folder / "store" / ledger.FILE)))
     child.send_signal(signal.SIGKILL)
     child.wait()
     bench.server.generations = {"gen-7": BILL}
@@ -93,13 +94,8 @@ def test_an_id_is_on_the_disk_while_its_body_is_still_awaited(bench: Bench) -> N
 
 
 def _noted(path: Path) -> list[Any]:
-    if not path.exists():
-        return []
-    with sqlite3.connect(path) as db:
-        try:
-            return db.execute("SELECT generation FROM attempts WHERE generation IS NOT NULL").fetchall()
-        except sqlite3.OperationalError:
-            return []
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        return db.execute("SELECT generation FROM attempts WHERE generation IS NOT NULL").fetchall()
 
 
 def test_only_openrouter_can_be_asked(bench: Bench) -> None:
