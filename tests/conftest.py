@@ -31,7 +31,7 @@ SHARE = 1 if os.environ.get("AERIE_TESTS") == "all" else 5
 
 settings.register_profile("aerie", deadline=None, derandomize=SHARE > 1, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("aerie")
-"""Values of a property are drawn, but the same ones in every run, so that a run fails for what changed; AERIE_TESTS=all draws others each time. No clock decides."""
+"""Values of a property are drawn from the same seed in every run, so that a run fails for what changed; from another one each time with AERIE_TESTS=all. No clock decides."""
 
 LONGEST = ("test_default_build.py", "test_end_to_end.py")
 
