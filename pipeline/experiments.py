@@ -157,11 +157,10 @@ def figures(commit: str, name: str) -> dict[str, float | None]:
 def remove_abandoned() -> list[Path]:
     """Remove copies of experiments that were killed: no live process works in them, and nothing happened there for a while."""
     inside = []
-    for link in Path("/proc").glob("[0-9]*/cwd"):
-        try:
-            inside.append(link.readlink())
-        except OSError:
-            continue  # it ended meanwhile, or belongs to another user
+    for process in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
+        if process.name.isdecimal():
+            with contextlib.suppress(OSError):  # it ended meanwhile, or belongs to another user; a glob would fail there now and then
+                inside.append((process / "cwd").readlink())
     gone = []
     for folder in sorted(COPIES.glob("**/tmp*")) if inside else []:
         found = folder.resolve()

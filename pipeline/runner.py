@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TextIO
 
 from pydantic import ValidationError
@@ -38,11 +39,13 @@ _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def follow_parent(parent: int | None = None) -> None:
-    """End this process when the one that started it dies: a killed `dvc` must leave no stage that goes on spending.
+    """End this process when the one that started it dies, or has died already: a killed `dvc` must leave no stage that goes on spending.
 
     A process that takes a while until it comes here is told who its ``parent`` was, which may be dead by then.
     """
     parent = parent or os.getppid()
+    if _dvc_is_gone(parent):
+        os._exit(128 + signal.SIGTERM)
     libc = ctypes.CDLL(None, use_errno=True)
     if hasattr(libc, "prctl"):  # Linux: the kernel tells us at once
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -50,6 +53,26 @@ def follow_parent(parent: int | None = None) -> None:
             os._exit(128 + signal.SIGTERM)
     else:
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _dvc_is_gone(parent: int) -> bool:
+    """Whether DVC died while this stage of it was still being loaded: then the system's first process, or the user's, has taken it in.
+
+    A stage shares DVC's process group, so a parent of another group is not the one that started it.
+    """
+    if "DVC_STAGE" not in os.environ:
+        return False
+    try:
+        return os.getpgid(parent) != os.getpgrp() and (parent == 1 or _name_of(parent) == "systemd")
+    except ProcessLookupError:  # it died just now
+        return True
+
+
+def _name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text("utf-8").strip()
+    except OSError:  # a system without /proc
+        return ""
 
 
 def begin_worker() -> None:

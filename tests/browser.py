@@ -16,8 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import PATIENCE, until
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-TIMEOUT = 120
 _LAUNCH = """
 import fcntl, os, sys
 ends = [fcntl.fcntl(int(end), fcntl.F_DUPFD, 10) for end in sys.argv[1:3]]
@@ -51,13 +52,18 @@ class Browser:
             raise
 
     def _attach(self, width: int, height: int, *, dark: bool) -> None:
-        target = next(found for found in self.call("Target.getTargets")["targetInfos"] if found["type"] == "page")
-        self._session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
+        until(lambda: bool(self._pages()))  # a browser answers before it has opened its first page
+        self._session = self.call("Target.attachToTarget", targetId=self._pages()[0], flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
+        self.call("Page.setLifecycleEventsEnabled", enabled=True)
+        self.call("Performance.enable", timeDomain="threadTicks")
         if dark:
             self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+
+    def _pages(self) -> list[str]:
+        return [found["targetId"] for found in self.call("Target.getTargets")["targetInfos"] if found["type"] == "page"]
 
     def __enter__(self) -> "Browser":
         return self
@@ -74,12 +80,12 @@ class Browser:
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def _receive(self) -> dict[str, Any]:
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + PATIENCE
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._read], [], [], max(deadline - time.monotonic(), 0))
             data = os.read(self._read, 1 << 20) if ready else b""
             if not data:
-                raise AssertionError(f"Chromium said nothing for {TIMEOUT} s, or ended (exit code {self._process.poll()})")
+                raise AssertionError(f"Chromium said nothing for {PATIENCE:g} s, or ended (exit code {self._process.poll()})")
             self._buffer += data
         message, _, self._buffer = self._buffer.partition(b"\0")
         received: dict[str, Any] = json.loads(message)
@@ -100,14 +106,22 @@ class Browser:
                 return result
             self.events.append(answer)
 
-    def open(self, path: Path) -> float:
-        """Open a file and wait until it has loaded and been painted; return the seconds that took."""
-        start = time.monotonic()
-        self.call("Page.navigate", url=path.resolve().as_uri())
-        while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
+    def open(self, path: Path) -> None:
+        """Open a file and wait until it has loaded and been painted."""
+        loader = self.call("Page.navigate", url=path.resolve().as_uri())["loaderId"]  # the blank page's own load may come late, and is no sign
+        while not any(self._has_loaded(event, loader) for event in self.events):
             self.events.append(self._receive())
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
-        return time.monotonic() - start
+
+    def worked(self) -> float:
+        """Seconds for which the page's thread has held a core: to read, lay out, run and paint, whatever else runs beside it."""
+        metrics = self.call("Performance.getMetrics")["metrics"]
+        return float(next(metric["value"] for metric in metrics if metric["name"] == "ThreadTime"))
+
+    @staticmethod
+    def _has_loaded(event: dict[str, Any], loader: str) -> bool:
+        params = event.get("params", {})
+        return event.get("method") == "Page.lifecycleEvent" and (params["name"], params["loaderId"]) == ("load", loader)
 
     def run(self, expression: str) -> Any:
         """Value of a JavaScript expression in the page; promises are waited for."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from pipeline.runner import no_collector
 from pipeline.schema.target import TargetRecord
@@ -27,6 +28,10 @@ SLOW = "\npytestmark = pytest.mark.slow\n"
 SHARE = 1 if os.environ.get("AERIE_TESTS") == "all" else 5
 """Of the longest series every so many members are tried; with AERIE_TESTS=all every one."""
 
+
+settings.register_profile("aerie", deadline=None, derandomize=SHARE > 1, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("aerie")
+"""Values of a property are drawn from the same seed in every run, so that a run fails for what changed; from another one each time with AERIE_TESTS=all. No clock decides."""
 
 LONGEST = ("test_default_build.py", "test_end_to_end.py")
 

@@ -32,7 +32,7 @@ def test_without_a_gpu_the_full_size_is_refused_in_one_line_and_the_small_one_ru
     assert drafter_gpu.main([]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     found = drafter_gpu.measure(drafter_gpu.SMALL, torch.device("cpu"))
-    assert 0 < found["extraction"]["pass_share_by_wall"] < 10
+    assert 0 < found["extraction"]["pass_share_by_cpu"] < 10
     assert found["training"]["tokens_per_step"] == 64
     assert 0 < found["training"]["loss"] < 10
 

@@ -111,9 +111,12 @@ def test_a_killed_stage_leaves_no_half_artifact_and_the_next_run_finishes(reduce
     process = subprocess.Popen(["dvc", "repro"], cwd=reduced.root, env=reduced.environment(), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
-        if "Running stage 'train'" in line:
+        if line.startswith("train: "):  # it has begun
             break
+    else:
+        raise AssertionError("train did not run")
     process.send_signal(signal.SIGKILL)
+    process.stdout.read()  # to the end of the pipe, which the stage has as well: it ends with DVC
     process.wait()
     process.stdout.close()
     left = {path.name for path in (reduced.root / "build/drafter").iterdir()}

@@ -35,7 +35,7 @@ class Workspace:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "DVC_", "AERIE_", "OMP_"))}
         return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
 
-    def run(self, *command: str, check: bool = True, timeout: float = 600) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, check: bool = True, timeout: float = 3600) -> subprocess.CompletedProcess[str]:
         """Run a command here; show everything that it said when it fails and must not."""
         done = subprocess.run([*self.wrapper, *command], cwd=self.root, env=self.environment(), capture_output=True, text=True, timeout=timeout, check=False)
         assert not check or done.returncode == 0, f"{' '.join(command)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -14,6 +14,7 @@ from pipeline.tokens import Tokenizer
 from tests.audit.rows import THINK_CLOSE, answer, clean_rows, write_tokens
 from tests.audit.test_checks import all_cases
 from tests.browser import CHROMIUM, Browser
+from tests.conftest import SHARE
 
 pytestmark = pytest.mark.slow
 
@@ -44,17 +45,18 @@ def test_hostile_rows_cannot_make_the_page_large(tmp_path: Path, context: Contex
     assert (tmp_path / "summary.json").stat().st_size < MOST / 10
 
 
-def test_a_hundred_thousand_rows_give_a_page_that_is_small_and_opens_at_once(tmp_path: Path, context: Context, tokenizer: Tokenizer) -> None:
+def test_tens_of_thousands_of_rows_give_a_page_that_is_small_and_opens_at_once(tmp_path: Path, context: Context, tokenizer: Tokenizer) -> None:
     rows = [replace(row, segments=[]) for row in clean_rows(tokenizer, 1000)]
     faults = [answer(tokenizer, completion_ids=row.completion_ids[: -1 - i % 3], segments=[]) for i, row in enumerate(rows[:100])]
-    many = (replace(row, id=f"{turn}-{i}", provider=f"p{i % 5}") for turn in range(100) for i, row in enumerate([*rows[:900], *faults]))
+    many = (replace(row, id=f"{turn}-{i}", provider=f"p{i % 5}") for turn in range(100 // SHARE) for i, row in enumerate([*rows[:900], *faults]))
     report = audit(tmp_path, context, Source(parquet(write_tokens(tmp_path / "tokens.parquet", many))))
     summary = json.loads((tmp_path / "summary.json").read_bytes())
-    assert summary["rows"] == 100_000
-    assert summary["checks"]["ends_with_end_token"]["rows"] == 10_000
+    assert summary["rows"] == 100_000 // SHARE
+    assert summary["checks"]["ends_with_end_token"]["rows"] == 10_000 // SHARE
     assert THINK_CLOSE in rows[0].completion_ids
     assert report.stat().st_size < MOST
     if CHROMIUM is not None:
         with Browser() as browser:
-            assert browser.open(report) < 3
+            browser.open(report)
+            assert browser.worked() < 1
             assert browser.complaints() == []

@@ -21,6 +21,10 @@ import torch
 from pipeline.extract.forward import pack_attention, states
 from pipeline.models import Target, open_model
 from pipeline.tensors import save_tensors
+from tests.waiting import PATIENCE
+
+PROBES = 4
+"""Beginnings of a row that are asked for first, one by one."""
 
 Bend = Callable[[dict[str, Any]], object]
 
@@ -63,8 +67,10 @@ class EngineServer:
         self.asked: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.in_flight = self.most_in_flight = 0
-        self.pace = 0.0
+        self.together = 1
+        """Requests, after the probe's, of which the first waits for the others, so that all are in flight at once."""
         self._lock = threading.Lock()
+        self._turns = threading.Condition()
 
     def __enter__(self) -> Self:
         handler = type("Handler", (_Handler,), {"engine": self})
@@ -101,6 +107,27 @@ class EngineServer:
             aux, last = states(self.target, self.layer_ids[:-1], [row], packed=True)
             logits = self.target.head(self.target.norm(last[-1:]))
         return self.bend_states(torch.cat([aux, last], 1).unflatten(1, (len(self.layer_ids), -1))), int(logits.argmax())
+
+    def begin(self, body: dict[str, Any], headers: dict[str, str]) -> int:
+        """Note a request; give its number. Each has one of its own, whatever threads do."""
+        with self._turns:
+            self.headers.append(headers)
+            self.asked.append(body)
+            return len(self.asked)
+
+    def enter(self, number: int) -> None:
+        """Begin to compute, when as many are in flight as are to be together."""
+        with self._turns:
+            self.in_flight += 1
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
+            self._turns.notify_all()
+            if number > PROBES:
+                self._turns.wait_for(lambda: self.most_in_flight >= self.together, PATIENCE)
+
+    def leave(self) -> None:
+        """End what `enter` began."""
+        with self._turns:
+            self.in_flight -= 1
 
     def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         ids = body["prompt"] if self.kind == "vllm" else body["input_ids"]
@@ -146,19 +173,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         engine = self.engine
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        engine.headers.append({name.lower(): value for name, value in self.headers.items()})
-        engine.asked.append(body)
-        status = engine.status(len(engine.asked))
+        number = engine.begin(body, {name.lower(): value for name, value in self.headers.items()})
+        status = engine.status(number)
         if status == 0:
             self.close_connection = True
             return
         if status != 200:
             self._send(status, b'{"error": "as told"}')
             return
-        engine.in_flight += 1
-        engine.most_in_flight = max(engine.most_in_flight, engine.in_flight)
-        time.sleep(engine.pace)
+        engine.enter(number)
         document = engine.complete(body)
-        engine.in_flight -= 1
+        engine.leave()
         engine.bend(document)
         self._send(200, orjson.dumps(document))

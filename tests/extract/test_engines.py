@@ -1,9 +1,11 @@
 """The backends that are servers, against a server that speaks as vLLM and as SGLang do."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from pipeline.schema.target import TargetRecord
 from pipeline.shards import HiddenStates
 from tests.extract.engine_server import EngineServer
 from tests.tiny import LAYERS, ROWS, VOCAB, WIDTH, Build, random_rows, save_target
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +57,7 @@ def server(build: Build, tmp_path: Path, request: pytest.FixtureRequest) -> Iter
 
 
 def section(server: EngineServer, **changes: Any) -> EngineSection:
-    return EngineSection(**{"url": server.url, "folder": str(server.folder), "concurrency": 3, "attempts": 3, "max_wait": 0.01, "timeout": 5, **changes})
+    return EngineSection(**{"url": server.url, "folder": str(server.folder), "concurrency": 3, "attempts": 3, "max_wait": 0.01, "timeout": PATIENCE, **changes})
 
 
 def extract(build: Build, server: EngineServer, tmp_path: Path, rows: Any = None, name: str = "", **changes: Any) -> Path:
@@ -249,11 +252,17 @@ def test_a_file_of_another_rows_tokens_is_refused(build: Build, server: EngineSe
         extract(build, server, tmp_path)
 
 
-def test_a_file_that_never_comes_is_asked_for_again_and_then_given_up(build: Build, server: EngineServer, tmp_path: Path) -> None:
+def test_a_file_that_never_comes_is_asked_for_again_and_then_given_up(
+    build: Build, server: EngineServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes half a minute at each look."""
+    looks = itertools.count()
+    monkeypatch.setattr("pipeline.extract.engines.vllm.time", SimpleNamespace(monotonic=lambda: 30.0 * next(looks), sleep=lambda _: None))
     server.bend = lambda d: d.update(kv_transfer_params={"hidden_states_path": str(tmp_path / "nowhere.safetensors")})
     with pytest.raises(EngineError, match=r"no whole file .*it is not there; .*given up on row .* after 2 attempts"):
-        extract(build, server, tmp_path, engine={"attempts": 2, "timeout": 1})
+        extract(build, server, tmp_path, engine={"attempts": 2})
     assert len(server.asked) == 2
+    assert 8 <= next(looks) <= 16
 
 
 def test_another_dtype_than_the_config_says_is_refused(build: Build, server: EngineServer, tmp_path: Path) -> None:
@@ -333,9 +342,9 @@ def test_a_server_that_comes_back_as_another_is_refused(build: Build, server: En
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_asked_for_together_but_never_more_than_the_config_allows(build: Build, server: EngineServer, tmp_path: Path, kind: str) -> None:
-    server.pace = 0.02
+    server.together = 3
     extract(build, server, tmp_path, random_rows([(f"row-{number}", 2, 3) for number in range(12)]), engine={"concurrency": 3})
-    assert 2 <= server.most_in_flight <= 3
+    assert server.most_in_flight == 3
 
 
 def test_a_key_is_sent_from_the_environment_and_a_missing_one_is_named(

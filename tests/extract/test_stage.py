@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,6 +30,7 @@ from pipeline.shards import HiddenStates
 from pipeline.tensors import load_tensors, save_tensors
 from tests.conftest import ROOT
 from tests.tiny import LAYERS, ROWS, VOCAB, WIDTH, Build, extract_settings, random_rows, save_target
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -147,19 +147,24 @@ def test_equal_inputs_give_equal_bytes_and_other_batches_only_other_places(build
 
 
 def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(build: Build, tmp_path: Path) -> None:
-    rows = random_rows([(f"row-{number}", 20, 400) for number in range(80)])
+    rows = random_rows([(f"row-{number}", 20, 400) for number in range(24)])
     settings: dict[str, Any] = {"tokens_per_batch": 420, "shard_bytes": 60_000}
     whole = sha256_folder(build.extract(rows, "whole", **settings))
     partial = build.hidden("killed").with_name(".hidden.partial")
     script = (
-        "import sys; from pathlib import Path; from pipeline.extract import stage; from tests.tiny import extract_settings\n"
-        "b, settings = Path(sys.argv[1]), eval(sys.argv[2])\n"
+        "import sys, time; from pathlib import Path; from pipeline.extract import stage; from pipeline.extract.local import LocalBackend\n"
+        "from tests.tiny import extract_settings\n"
+        "b, settings, partial, compute = Path(sys.argv[1]), eval(sys.argv[2]), Path(sys.argv[3]), LocalBackend.states\n"
+        "def ends_by_a_kill_only(backend, batches):\n"
+        "    for states in compute(backend, batches):\n"
+        "        yield states\n"
+        "        while len(list(partial.glob('shard-*'))) >= 20: time.sleep(0.1)\n"
+        "LocalBackend.states = ends_by_a_kill_only\n"
         "stage.run(stage.Config(extract=extract_settings(**settings)), accepted=b/'whole/accepted.parquet', verdict=b/'gate.json', record=b/'fingerprint.json',\n"
         "          model=b/'model', hidden=b/'killed/hidden', stamp=b/'extracted/killed.json')\n"
     )
-    run = subprocess.Popen([sys.executable, "-c", script, str(build.folder), repr(settings)], cwd=ROOT, stdout=subprocess.DEVNULL)
-    while run.poll() is None and len(list(partial.glob("shard-*"))) < 3:
-        time.sleep(0.002)
+    run = subprocess.Popen([sys.executable, "-c", script, str(build.folder), repr(settings), str(partial)], cwd=ROOT, stdout=subprocess.DEVNULL)
+    until(lambda: run.poll() is not None or len(list(partial.glob("shard-*"))) >= 3)
     os.kill(run.pid, signal.SIGKILL)
     assert run.wait() == -signal.SIGKILL
     assert not build.hidden("killed").exists()

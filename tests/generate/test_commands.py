@@ -21,6 +21,7 @@ from tests.conftest import ROOT
 from tests.generate.chat_server import Answer, ChatServer, completion, good
 from tests.generate.conftest import Bench
 from tests.generate.test_ledger import write_second
+from tests.waiting import PATIENCE
 from tests.workspace import call
 
 pytestmark = pytest.mark.slow
@@ -41,7 +42,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
 def by_hand(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """A command in a process of its own, as a person types it."""
     command = [sys.executable, "-m", "pipeline", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
 
 def aerie(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

@@ -7,19 +7,16 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeline.errors import ArtifactError
 from pipeline.generate import ledger
 from tests.conftest import ROOT
-from tests.generate.chat_server import good
+from tests.generate.chat_server import Answer, good
 from tests.generate.conftest import Bench
 from tests.namespaces import mounting
+from tests.waiting import PATIENCE, alive, until
 
 pytestmark = pytest.mark.slow
 
@@ -29,18 +26,31 @@ def start(bench: Bench, *, concurrency: int = 8, before: tuple[str, ...] = (), *
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
-def until(condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to pass"
-        time.sleep(0.005)
+def wait_for_line(process: "subprocess.Popen[str]", words: str) -> None:
+    """Read what a process says until it says this."""
+    assert process.stderr is not None
+    lines, found = process.stderr, threading.Event()
+
+    def read() -> None:
+        if any(words in line for line in lines):
+            found.set()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(PATIENCE)
+    assert found.is_set(), f"it ended without a word of {words!r}, or goes on without"
 
 
 def test_kills_at_random_moments_lose_no_answer_and_book_no_less_than_was_billed(bench: Bench) -> None:
-    bench.server.script = lambda *_: good(delay=0.02 + random.random() * 0.05)
-    bench.write(*map(str, range(80)))
-    chance = random.Random(4)
+    chance, delays = random.Random(4), random.Random(5)
     kills = 0
+
+    def script(text: str, _nth: int) -> Answer:
+        """The last prompt is not answered before three kills, so that no process ends by itself before."""
+        return good(delay=0.02 + delays.random() * 0.05 if text != "79" or kills >= 3 else PATIENCE)
+
+    bench.server.script = script
+    bench.write(*map(str, range(80)))
     while True:
         before = len(bench.server.asked)
         child = start(bench)
@@ -55,6 +65,7 @@ def test_kills_at_random_moments_lose_no_answer_and_book_no_less_than_was_billed
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             charged = ledger.spending(db, "real").pico / 1e12
         assert charged >= bench.server.billed - 1e-9
+        assert child.returncode in (0, -signal.SIGKILL)
         if child.returncode == 0:
             break
     rows = bench.rows()
@@ -68,7 +79,8 @@ def test_an_answer_that_is_in_the_ledger_is_never_asked_for_again(bench: Bench) 
     bench.server.script = lambda text, _: good(delay=0 if int(text) < 20 else 60)
     bench.write(*map(str, range(25)))
     child = start(bench)
-    until(lambda: sorted(attempt["state"] for attempt in _attempts(bench)) == ["answer"] * 20 + ["sent"] * 5)
+    until(lambda: len(bench.server.asked) == 25)  # by then the ledger is made, and nobody who looks at it is in the way
+    until(lambda: sorted(attempt["state"] for attempt in bench.attempts()) == ["answer"] * 20 + ["sent"] * 5)
     child.kill()
     child.communicate()
     bench.server.script = lambda *_: good()
@@ -77,25 +89,19 @@ def test_an_answer_that_is_in_the_ledger_is_never_asked_for_again(bench: Bench) 
     assert bench.summary()["uncertain_requests"] == 5
 
 
-def _attempts(bench: Bench) -> list[dict[str, Any]]:
-    try:
-        return bench.attempts()
-    except ArtifactError:  # the child has not made it yet
-        return []
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_drains_and_the_next_run_goes_on(bench: Bench, number: signal.Signals) -> None:
-    bench.server.script = lambda *_: good(delay=0.4)
+    release = threading.Event()
+    bench.server.script = lambda *_: dataclasses.replace(good(), hold=release)
     bench.write(*map(str, range(40)))
     child = start(bench)
-    until(lambda: len(bench.server.asked) >= 8)
+    until(lambda: len(bench.server.asked) == 8)
     child.send_signal(number)
-    _, said = child.communicate(timeout=20)
+    wait_for_line(child, "stopping")
+    release.set()
+    child.communicate(timeout=PATIENCE)
     assert child.returncode == 130
-    assert "stopping" in said
-    asked = len(bench.server.asked)
-    assert asked < 40
+    assert len(bench.server.asked) == 8
     assert all(attempt["state"] == "answer" or attempt["kind"] == "unsent" for attempt in bench.attempts())
     bench.server.script = lambda *_: good()
     assert all(row["error"] is None for row in bench.run())
@@ -106,13 +112,11 @@ def test_a_second_signal_aborts_at_once_and_keeps_what_arrived(bench: Bench) -> 
     bench.server.script = lambda text, _: good(delay=0 if text == "0" else 60)
     bench.write(*map(str, range(8)))
     child = start(bench)
-    until(lambda: len(bench.server.asked) == 8 and any(attempt["state"] == "answer" for attempt in _attempts(bench)))
+    until(lambda: len(bench.server.asked) == 8 and any(attempt["state"] == "answer" for attempt in bench.attempts()))
     child.send_signal(signal.SIGINT)
-    assert child.stderr is not None
-    while "stopping" not in (line := child.stderr.readline()):
-        assert line
+    wait_for_line(child, "stopping")
     child.send_signal(signal.SIGINT)
-    child.communicate(timeout=10)
+    child.communicate(timeout=PATIENCE)
     assert child.returncode == 130
     bench.server.script = lambda *_: good()
     rows = bench.run()
@@ -126,32 +130,37 @@ def test_a_second_generator_waits_for_the_first_or_is_refused(bench: Bench) -> N
     first = start(bench, concurrency=1)
     until(lambda: len(bench.server.asked) >= 1)
     refused = start(bench, provider={"wait_for_store": False})
-    _, said = refused.communicate(timeout=20)
+    _, said = refused.communicate(timeout=PATIENCE)
     assert refused.returncode == 2
     assert f'"pid":{first.pid}' in said
     waiting = start(bench)
-    assert waiting.stderr is not None
-    assert "waiting for the generator" in waiting.stderr.readline()
+    wait_for_line(waiting, "waiting for the generator")
     release.set()
-    waiting.communicate(timeout=30)
+    waiting.communicate(timeout=PATIENCE)
     first.communicate()
     assert (first.returncode, waiting.returncode) == (0, 0)
     assert len(bench.server.asked) == 4
 
 
 def test_a_generator_whose_parent_is_killed_stops_sending(bench: Bench) -> None:
-    bench.server.script = lambda *_: good(delay=0.2)
+    release = threading.Event()
+    bench.server.script = lambda text, _: good() if int(text) < 8 else dataclasses.replace(good(), hold=release)
     bench.write(*map(str, range(400)))
     parent_code = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); input()"
     command = [sys.executable, "-m", "tests.generate.child", str(bench.folder), bench.server.url, "4", bench.dataset]
-    parent = subprocess.Popen([sys.executable, "-c", parent_code, *command], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", parent_code, *command], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert parent.stdin is not None
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
-    until(lambda: len(bench.server.asked) >= 8)
+    until(lambda: len(bench.server.asked) == 12)
     parent.kill()
+    wait_for_line(parent, "stopping")  # the child says it, through the same pipe
+    release.set()
     parent.communicate()
-    until(lambda: not Path(f"/proc/{child}").exists() or "Z" in Path(f"/proc/{child}/stat").read_text().split(")")[1].split()[0])
-    assert len(bench.server.asked) < 100
+    until(lambda: not alive(child))
+    assert len(bench.server.asked) == 12
     assert all(attempt["state"] in ("answer", "failed") for attempt in bench.attempts())
 
 
@@ -163,7 +172,7 @@ def test_a_full_disk_is_one_clear_message_and_nothing_is_paid_again(bench: Bench
     small.mkdir()
     script = f'mount -t tmpfs -o size=4m none {small} && AERIE_STORE={small} "$@"; code=$?; cp {small}/ledger.sqlite* {bench.folder}/ ; exit $code'
     child = start(bench, before=mounting(script) or ())
-    _, said = child.communicate(timeout=60)
+    _, said = child.communicate(timeout=PATIENCE)
     assert child.returncode == 2
     assert "disk" in said.splitlines()[-1]
     assert "Traceback" not in said

@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.http import Client, Lost, Reply, Timeouts
 
-TIMEOUTS = Timeouts(connect=2, read=2, total=5)
+TIMEOUTS = Timeouts(connect=60, read=60, total=120)
+"""None of them is to end anything here."""
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

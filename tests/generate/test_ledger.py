@@ -1,5 +1,6 @@
 """The ledger's file: older versions brought up to date, and what holds a slot until the disk has it."""
 
+import dataclasses
 import hashlib
 import sqlite3
 import threading
@@ -12,7 +13,7 @@ from pipeline.errors import ArtifactError, BusyError
 from pipeline.generate import ledger
 from pipeline.generate.home import only_writer
 from pipeline.generate.writer import Writer
-from tests.generate.chat_server import completion, good
+from tests.generate.chat_server import Answer, completion, good
 from tests.generate.conftest import Bench
 
 SECOND = """
@@ -138,7 +139,15 @@ def test_a_turn_lasts_until_the_outcome_is_on_the_disk(bench: Bench, monkeypatch
             asked.append(len(bench.server.asked))
         commit(writer, batch)
 
+    def script(_text: str, _nth: int) -> Answer:
+        """Answer the first when all that may be in flight have been asked."""
+        if len(bench.server.asked) == at_once - 1:
+            all_asked.set()
+        return dataclasses.replace(good(), hold=all_asked)
+
     asked: list[int] = []
+    all_asked = threading.Event()
+    bench.server.script = script
     monkeypatch.setattr(Writer, "_commit", held)
     bench.provider = {"concurrency": at_once}
     rows = bench.ask(*map(str, range(3 * at_once)))

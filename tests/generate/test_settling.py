@@ -1,11 +1,11 @@
 """What a lost answer cost, asked for afterwards."""
 
+import contextlib
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from pipeline.generate.settling import Settled, bill_of, settle
 from pipeline.http import Reply
 from tests.generate.chat_server import Answer, good
 from tests.generate.conftest import Bench
+from tests.waiting import until
 
 BILL = {"id": "gen-7", "total_cost": 0.00003, "native_tokens_prompt": 10, "native_tokens_completion": 5, "provider_name": "Alpha", "model": "m"}
 
@@ -83,7 +84,7 @@ def test_an_id_is_on_the_disk_while_its_body_is_still_awaited(bench: Bench) -> N
     bench.write("a")
     command = [sys.executable, "-m", "tests.generate.child", str(bench.folder), bench.server.url, "4", bench.dataset]
     child = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "AERIE_STORE": str(bench.folder / "store")})
-    _until(lambda: bool(_noted(bench.folder / "store" / ledger.FILE)))
+    until(lambda: len(bench.server.asked) == 1 and bool(_noted(bench.folder / "store" / ledger.FILE)))
     child.send_signal(signal.SIGKILL)
     child.wait()
     bench.server.generations = {"gen-7": BILL}
@@ -93,20 +94,8 @@ def test_an_id_is_on_the_disk_while_its_body_is_still_awaited(bench: Bench) -> N
 
 
 def _noted(path: Path) -> list[Any]:
-    if not path.exists():
-        return []
-    with sqlite3.connect(path) as db:
-        try:
-            return db.execute("SELECT generation FROM attempts WHERE generation IS NOT NULL").fetchall()
-        except sqlite3.OperationalError:
-            return []
-
-
-def _until(done: Any) -> None:
-    end = time.monotonic() + 20
-    while not done():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        return db.execute("SELECT generation FROM attempts WHERE generation IS NOT NULL").fetchall()
 
 
 def test_only_openrouter_can_be_asked(bench: Bench) -> None:
