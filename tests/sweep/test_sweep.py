@@ -22,7 +22,7 @@ from pipeline.experiments import Job, last_words, show
 from pipeline.sweep import _multirun, check_arguments, check_values, hydra_arguments, only_one, quoted, run_job
 from tests.conftest import ROOT
 from tests.instant_stages import InstantBuild
-from tests.test_cli import alive
+from tests.waiting import alive
 
 TRICKY = [
     "train.lr=3e-4",
