@@ -5,6 +5,7 @@ Apart from `artifacts` so that stages without tables start without pyarrow.
 
 import contextlib
 import io
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,9 @@ from numpy.typing import NDArray
 
 from pipeline.artifacts import open_gzip, open_plain, read_start, writing
 from pipeline.errors import ArtifactError, InputError
+
+if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:
+    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's usual one hands each batch's pages back to the system, only to ask for them again for the next
 
 BATCH_ROWS = 2048
 """Rows handed over at a time; memory is flat in the number of rows."""
