@@ -33,6 +33,8 @@ STARTED = time.time()
 """When this process began to load code, in seconds since 1970."""
 
 _PR_SET_PDEATHSIG = 1
+_COMM = 15
+"""Characters of a program's name that Linux keeps for its process."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
@@ -44,35 +46,51 @@ def follow_parent(parent: int | None = None) -> None:
     A process that takes a while until it comes here is told who its ``parent`` was, which may be dead by then.
     """
     parent = parent or os.getppid()
-    if _dvc_is_gone(parent):
+    starter = _parent_of(parent) if _is_dvcs_shell(parent) else parent
+    if _dvc_is_gone(starter):
         os._exit(128 + signal.SIGTERM)
     libc = ctypes.CDLL(None, use_errno=True)
-    if hasattr(libc, "prctl"):  # Linux: the kernel tells us at once
+    if follows_at_once := hasattr(libc, "prctl"):  # Linux: the kernel tells us
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(128 + signal.SIGTERM)
-    else:
-        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    if starter != parent:
+        threading.Thread(target=_watch, args=(starter, lambda: _parent_of(parent)), daemon=True).start()
+    elif not follows_at_once:
+        threading.Thread(target=_watch, args=(parent, os.getppid), daemon=True).start()
 
 
-def _dvc_is_gone(parent: int) -> bool:
+def _is_dvcs_shell(pid: int) -> bool:
+    """Whether that process is the shell through which DVC started this stage, and which lives on without DVC: dash does not become the command that it is given, as bash does."""
+    return "DVC_STAGE" in os.environ and _name_of(pid) == Path(os.environ.get("SHELL") or "/bin/sh").name[:_COMM]
+
+
+def _dvc_is_gone(starter: int) -> bool:
     """Whether DVC died while this stage of it was still being loaded: then the system's first process, or the user's, has taken it in.
 
-    A stage shares DVC's process group, so a parent of another group is not the one that started it.
+    A stage shares DVC's process group, so a process of another group is not the one that started it.
     """
     if "DVC_STAGE" not in os.environ:
         return False
     try:
-        return os.getpgid(parent) != os.getpgrp() and (parent == 1 or _name_of(parent) == "systemd")
+        return os.getpgid(starter) != os.getpgrp() and (starter == 1 or _name_of(starter) == "systemd")
     except ProcessLookupError:  # it died just now
         return True
 
 
 def _name_of(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/comm").read_text("utf-8").strip()
-    except OSError:  # a system without /proc
+        return Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
+    except OSError:  # it has ended, or a system without /proc
         return ""
+
+
+def _parent_of(pid: int) -> int:
+    """Parent of a process; 1 when it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
+    except OSError:
+        return 1
 
 
 def begin_worker() -> None:
@@ -84,8 +102,9 @@ def begin_worker() -> None:
     follow_parent()
 
 
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
+def _watch(process: int, now: Callable[[], int]) -> None:
+    """Wait until another process stands in the place of ``process``, which has then died."""
+    while now() == process:
         time.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)
 

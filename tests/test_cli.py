@@ -132,6 +132,22 @@ def test_a_stage_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     until(lambda: not alive(child))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_stage_ends_with_the_dvc_behind_a_shell_that_waits_for_it() -> None:
+    """dash runs the stage as its child, and lives on when DVC is killed."""
+    stage = "from pipeline.runner import follow_parent; import os, time; follow_parent(); print(os.getpid(), flush=True); time.sleep(600)"
+    dvc = "import subprocess, sys; subprocess.run(['/bin/sh', '-c', '\"$@\"; true', 'sh', sys.executable, '-c', sys.argv[1]])"
+    with subprocess.Popen(
+        [sys.executable, "-c", dvc, stage], cwd=ROOT, env={**os.environ, "DVC_STAGE": "train", "SHELL": ""}, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        assert alive(child)
+        process.kill()
+        process.stdout.read()  # to the end of the pipe, which the stage has as well
+    until(lambda: not alive(child))
+
+
 _ORPHAN = """
 import os, sys, time
 while os.getppid() == int(sys.argv[1]):
