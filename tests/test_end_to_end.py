@@ -107,7 +107,7 @@ def test_a_gate_that_says_no_stops_before_extract_and_keeps_the_audit(reduced: W
 
 def test_a_killed_stage_leaves_no_half_artifact_and_the_next_run_finishes(reduced: Workspace) -> None:
     before = digests(reduced)
-    reduced.replace("params.yaml", "train.epochs=1", "train.epochs=2")
+    reduced.replace("params.yaml", "train.epochs=1", "train.epochs=500")  # it must not be done before it is killed
     process = subprocess.Popen(["dvc", "repro"], cwd=reduced.root, env=reduced.environment(), stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
@@ -121,7 +121,7 @@ def test_a_killed_stage_leaves_no_half_artifact_and_the_next_run_finishes(reduce
     process.stdout.close()
     left = {path.name for path in (reduced.root / "build/drafter").iterdir()}
     assert "checkpoint" not in left or digests(reduced)["drafter/checkpoint/model.safetensors"] == before["drafter/checkpoint/model.safetensors"]
-    reduced.replace("params.yaml", "train.epochs=2", "train.epochs=1")
+    reduced.replace("params.yaml", "train.epochs=500", "train.epochs=1")
     reduced.repro()
     after = digests(reduced)
     assert {name for name in after if after[name] != before.get(name) and not name.startswith(("config", "code"))} == set()
