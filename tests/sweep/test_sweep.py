@@ -22,7 +22,7 @@ from pipeline.experiments import Job, last_words, show
 from pipeline.sweep import _multirun, check_arguments, check_values, hydra_arguments, only_one, quoted, run_job
 from tests.conftest import ROOT
 from tests.instant_stages import InstantBuild
-from tests.waiting import alive
+from tests.waiting import alive, until
 
 TRICKY = [
     "train.lr=3e-4",
@@ -203,19 +203,15 @@ def test_an_experiment_ends_when_its_sweep_is_killed(tmp_path: Path) -> None:
     (tmp_path / "dvc").mkdir()
     (tmp_path / "dvc/__init__.py").touch()
     (tmp_path / "dvc/cli.py").write_text(
-        "import os, pathlib, time\ndef main(argv):\n    pathlib.Path(argv[-1]).write_text(str(os.getpid()))\n    time.sleep(60)\n"
+        "import os, pathlib, time\ndef main(argv):\n    pathlib.Path(argv[-1]).write_text(str(os.getpid()))\n    time.sleep(600)\n"
     )
     script = f"import pathlib; from pipeline.experiments import run; run('name', {str(tmp_path / 'pid')!r}, pathlib.Path({str(tmp_path / 'log')!r}))"
     with subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}) as parent:
-        while not (tmp_path / "pid").exists() or not (pid := (tmp_path / "pid").read_text()):
-            time.sleep(0.02)
-        assert alive(int(pid))
+        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
+        experiment = int((tmp_path / "pid").read_text())
+        assert alive(experiment)
         parent.kill()
-    for _ in range(100):
-        if not alive(int(pid)):
-            return
-        time.sleep(0.1)
-    raise AssertionError("the experiment lives on without its sweep")
+    until(lambda: not alive(experiment))
 
 
 def test_a_launchers_own_process_follows_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
