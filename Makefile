@@ -15,7 +15,7 @@ setup: $(READY) drivers ## install what is missing into .venv, and tell git how 
 drivers:
 	@if git rev-parse --git-dir >/dev/null 2>&1; then \
 	  git config merge.aerie-lock.name 'dvc.lock, stage by stage' && \
-	  git config merge.aerie-lock.driver 'PYTHONPATH="$(CURDIR)" "$(CURDIR)/.venv/bin/python" -m pipeline.mergelock %O %A %B' && \
+	  git config merge.aerie-lock.driver 'PYTHONPATH="$(CURDIR)" "$(CURDIR)/.venv/bin/python" -m pipeline.project.versions.merge_driver %O %A %B' && \
 	  git config merge.aerie-generated.name 'written by the build: keep ours, dvc repro writes it anew' && \
 	  git config merge.aerie-generated.driver true; \
 	else echo 'not a git repository: merge drivers not set up; after git init run make setup again'; fi

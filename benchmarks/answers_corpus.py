@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from random import Random
 
 from pipeline.answers.assemble import Encoder, assemble
-from pipeline.answers.logprobs import Vocabulary
-from pipeline.answers.markers import Markers, Piece
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.answers.readings.markers import Markers, Piece
+from pipeline.answers.rungs.logprobs import Vocabulary
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.tokenizer.loading import Tokenizer
 
 WORDS = [
     "the",
@@ -150,9 +150,19 @@ OTHER = (
     "tab\tand\r\nreturn",
     "\u2028sep\x85nel",
 )
-LITERALS = ("`<|im_end|>`", "the tag </think> closes it", "`<|tool_calls_section_begin|>` opens a section", "<|im_start|> is ChatML")
+LITERALS = (
+    "`<|im_end|>`",
+    "the tag </think> closes it",
+    "`<|tool_calls_section_begin|>` opens a section",
+    "<|im_start|> is ChatML",
+)
 ENDS = (".", "!", "", ":", ")", "```", "。")
-SEAMS = {"reasoning_end": ("", "\n", "\n\n"), "content_start": ("", "\n\n", "\n"), "content_end": ("", "\n"), "reasoning_start": ("", " ", "\n")}
+SEAMS = {
+    "reasoning_end": ("", "\n", "\n\n"),
+    "content_start": ("", "\n\n", "\n"),
+    "content_end": ("", "\n"),
+    "reasoning_start": ("", " ", "\n"),
+}
 SEAM_CHANCE = 0.15
 
 
@@ -170,7 +180,19 @@ def made(record: TargetRecord, tokenizer: Tokenizer, count: int, seed: int) -> I
     rng = Random(seed)
     maker = _Maker(record, tokenizer, rng)
     for number in range(count):
-        shape = rng.choice(("answer", "answer", "literal", "one call", "two calls", "call after text", "cut in reasoning", "cut in content", "cut in call"))
+        shape = rng.choice(
+            (
+                "answer",
+                "answer",
+                "literal",
+                "one call",
+                "two calls",
+                "call after text",
+                "cut in reasoning",
+                "cut in content",
+                "cut in call",
+            )
+        )
         ids = maker.answer(shape)
         canonical = number % 2 == 0
         yield Made(ids if canonical else maker.resampled(ids), shape, canonical)

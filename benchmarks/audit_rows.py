@@ -18,13 +18,13 @@ import pyarrow as pa
 
 from benchmarks.audit_speed import texts
 from benchmarks.results import in_a_process, save
-from pipeline.audit.cli import load_section
-from pipeline.audit.context import make_context
-from pipeline.audit.outputs import Outputs, write_audit
-from pipeline.audit.source import Source, parquet
-from pipeline.schema.tokens import SCHEMA
-from pipeline.tables import write_batches
-from pipeline.targets import open_target
+from pipeline.commands.audit import load_section
+from pipeline.core.tables import write_batches
+from pipeline.formats.schema.tokens import SCHEMA
+from pipeline.project.targets import open_target
+from pipeline.stages.audit.inputs.context import make_context
+from pipeline.stages.audit.inputs.source import Source, parquet
+from pipeline.stages.audit.outputs import Outputs, write_audit
 
 POOL = 4096
 BATCH = 4096
@@ -80,7 +80,14 @@ def measure(path: Path, workers: int) -> dict[str, float]:
     used = [resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        summary = write_audit("bench", Source(parquet(path)), context, load_section("default"), Outputs.in_folder(Path(folder)), workers=workers)
+        summary = write_audit(
+            "bench",
+            Source(parquet(path)),
+            context,
+            load_section("default"),
+            Outputs.in_folder(Path(folder)),
+            workers=workers,
+        )
         report = (Path(folder) / "report.html").stat().st_size
     usage = [resource.getrusage(who) for who in used]
     return {
@@ -113,7 +120,14 @@ def main() -> None:
             write_batches(path, SCHEMA, batches(rows))
             found.append(in_a_process("benchmarks.audit_rows", str(path), "--workers", str(options.workers)))
     few, many = found
-    save("audit_rows", {"few": few, "many": many, "bytes_a_row": (many["peak_mib"] - few["peak_mib"]) * 2**20 / (many["rows"] - few["rows"])})
+    save(
+        "audit_rows",
+        {
+            "few": few,
+            "many": many,
+            "bytes_a_row": (many["peak_mib"] - few["peak_mib"]) * 2**20 / (many["rows"] - few["rows"]),
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -17,19 +17,21 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.audit.cli import load_section
-from pipeline.audit.context import make_context
-from pipeline.audit.outputs import Outputs, write_audit
-from pipeline.audit.source import Source, parquet
-from pipeline.schema.tokens import SCHEMA, Segment, TokenRow
-from pipeline.tables import read_rows, write_rows
-from pipeline.targets import open_target
+from pipeline.commands.audit import load_section
+from pipeline.core.tables import read_rows, write_rows
+from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
+from pipeline.project.targets import open_target
+from pipeline.stages.audit.inputs.context import make_context
+from pipeline.stages.audit.inputs.source import Source, parquet
+from pipeline.stages.audit.outputs import Outputs, write_audit
 
 
 def texts(seed: int) -> Iterator[str]:
     """Paragraphs of real code and prose, in random order, without end."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
-    parts = [part for file in files for part in file.read_text("utf-8", "replace").split("\n\n") if 40 < len(part) < 2000]
+    parts = [
+        part for file in files for part in file.read_text("utf-8", "replace").split("\n\n") if 40 < len(part) < 2000
+    ]
     choice = random.Random(seed)
     while True:
         yield choice.choice(parts)
@@ -52,10 +54,16 @@ def rows(count: int, tokens: int) -> Iterator[dict[str, object]]:
     for number in range(count):
         reasoning, content = piece(tokens * 2 // 3), piece(tokens // 3)
         ids = [*reasoning, close, *content, end]
-        bounds = [("reasoning", 0, len(reasoning)), ("think_close", len(reasoning), len(reasoning) + 1), ("content", len(reasoning) + 1, len(ids) - 1)]
+        bounds = [
+            ("reasoning", 0, len(reasoning)),
+            ("think_close", len(reasoning), len(reasoning) + 1),
+            ("content", len(reasoning) + 1, len(ids) - 1),
+        ]
         segments = [Segment(*bound) for bound in [*bounds, ("end", len(ids) - 1, len(ids))]]
         prompt = [163587, *piece(50), 163601, 163606]
-        yield TokenRow(f"r{number}", prompt, ids, "count", 0, len(ids), "stop", f"p{number % 3}", segments, [], "accept").to_row()
+        yield TokenRow(
+            f"r{number}", prompt, ids, "count", 0, len(ids), "stop", f"p{number % 3}", segments, [], "accept"
+        ).to_row()
 
 
 def encode_rate(path: Path) -> dict[str, float]:
@@ -111,7 +119,17 @@ def audit_rate(path: Path, workers: int) -> dict[str, float]:
 
 def alone(what: str, path: Path, workers: int = 1) -> dict[str, float]:
     """Run one measurement in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.audit_speed", "--measure", what, "--file", str(path), "--workers", str(workers)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.audit_speed",
+        "--measure",
+        what,
+        "--file",
+        str(path),
+        "--workers",
+        str(workers),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     result: dict[str, float] = json.loads(done.stdout)
     return result
@@ -127,15 +145,28 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     options = parser.parse_args()
     if options.measure:
-        print(json.dumps(encode_rate(options.file) if options.measure == "encode" else audit_rate(options.file, options.workers)))
+        print(
+            json.dumps(
+                encode_rate(options.file) if options.measure == "encode" else audit_rate(options.file, options.workers)
+            )
+        )
         return
     with tempfile.TemporaryDirectory() as folder:
         few, many = Path(folder) / "few.parquet", Path(folder) / "many.parquet"
         write_rows(few, SCHEMA, rows(options.rows // 4, options.tokens))
         write_rows(many, SCHEMA, rows(options.rows, options.tokens))
-        encode, one, two, small = alone("encode", many), alone("audit", many), alone("audit", many, 2), alone("audit", few)
+        encode, one, two, small = (
+            alone("encode", many),
+            alone("audit", many),
+            alone("audit", many, 2),
+            alone("audit", few),
+        )
     found = {"encode": encode, "audit": one, "audit_by_two": two, "audit_of_a_quarter": small}
-    print(json.dumps({**found, "ratio": one["rate"] / encode["rate"], "ratio_by_two": two["rate"] / encode["rate"]}, indent=2))
+    print(
+        json.dumps(
+            {**found, "ratio": one["rate"] / encode["rate"], "ratio_by_two": two["rate"] / encode["rate"]}, indent=2
+        )
+    )
 
 
 if __name__ == "__main__":

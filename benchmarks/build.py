@@ -36,7 +36,9 @@ def environment() -> dict[str, str]:
 
 def build(root: Path) -> dict[str, float]:
     """Run `dvc repro`; seconds from each stage's start to the next one's."""
-    process = subprocess.Popen(["dvc", "repro"], cwd=root, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen(
+        ["dvc", "repro"], cwd=root, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     assert process.stdout is not None
     marks: list[tuple[str, float]] = [("dvc", time.monotonic())]
     marks.extend((found[1], time.monotonic()) for line in process.stdout if (found := _RUNNING.search(line)))
@@ -48,7 +50,11 @@ def build(root: Path) -> dict[str, float]:
 
 def digests(root: Path) -> dict[str, str]:
     """Every file under build/."""
-    return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted((root / "build").rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted((root / "build").rglob("*"))
+        if path.is_file()
+    }
 
 
 def quality(root: Path) -> dict[str, Any]:

@@ -21,23 +21,41 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from pipeline.artifacts import write_json
-from pipeline.extract import stage
-from pipeline.extract.config import ExtractSection
-from pipeline.extract.forward import pack_attention, run_packed
-from pipeline.extract.local import LocalBackend
-from pipeline.extract.plan import Row, batches, bytes_per_token, select, shards
-from pipeline.extract.writer import ShardWriter
-from pipeline.models import DTYPES, open_model
-from pipeline.schema.tokens import SCHEMA
-from pipeline.shards import HiddenStates
-from pipeline.tables import read_batches, write_rows
+from pipeline.core.files import write_json
+from pipeline.core.tables import read_batches, write_rows
+from pipeline.formats.hidden_states import HiddenStates
+from pipeline.formats.schema.tokens import SCHEMA
+from pipeline.model.weights import DTYPES, open_model
+from pipeline.stages.extract import stage
+from pipeline.stages.extract.config import ExtractSection
+from pipeline.stages.extract.forward import pack_attention, run_packed
+from pipeline.stages.extract.local import LocalBackend
+from pipeline.stages.extract.plan import Row, batches, bytes_per_token, select, shards
+from pipeline.stages.extract.writer import ShardWriter
 
 VOCAB = 8000
 MODELS = {
-    "tiny": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8, "num_attention_heads": 2, "num_key_value_heads": 1},
-    "30m": {"hidden_size": 448, "intermediate_size": 1216, "num_hidden_layers": 10, "num_attention_heads": 7, "num_key_value_heads": 7},
-    "0.6b": {"hidden_size": 1536, "intermediate_size": 4608, "num_hidden_layers": 20, "num_attention_heads": 12, "num_key_value_heads": 4},
+    "tiny": {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    },
+    "30m": {
+        "hidden_size": 448,
+        "intermediate_size": 1216,
+        "num_hidden_layers": 10,
+        "num_attention_heads": 7,
+        "num_key_value_heads": 7,
+    },
+    "0.6b": {
+        "hidden_size": 1536,
+        "intermediate_size": 4608,
+        "num_hidden_layers": 20,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 4,
+    },
 }
 ACCEPTED: dict[str, Any] = {
     "evidence": "ids", "count_delta": 0, "billed_tokens": 1, "finish_reason": "stop", "provider": "bench", "segments": [], "notes": [],
@@ -58,12 +76,17 @@ def accepted_rows(count: int) -> list[dict[str, Any]]:
     """Rows of accepted.parquet whose lengths are spread evenly over 20 to 1,000 tokens, in random order."""
     lengths = torch.linspace(20, 1000, count).long()[torch.randperm(count)].tolist()
     ids = [torch.randint(VOCAB, (length,)).tolist() for length in lengths]
-    return [{"id": str(number), "prompt_ids": one[:10], "completion_ids": one[10:], **ACCEPTED} for number, one in enumerate(ids)]
+    return [
+        {"id": str(number), "prompt_ids": one[:10], "completion_ids": one[10:], **ACCEPTED}
+        for number, one in enumerate(ids)
+    ]
 
 
 def padding(rows: list[Row], tokens: int) -> float:
     """Share of the tokens computed that is padding, where batches have to be padded."""
-    computed = sum(max(len(rows[n].token_ids) for n in batch) * len(batch) for batch in batches(rows, tokens, padded=True))
+    computed = sum(
+        max(len(rows[n].token_ids) for n in batch) * len(batch) for batch in batches(rows, tokens, padded=True)
+    )
     return 1 - sum(len(row.token_ids) for row in rows) / computed
 
 
@@ -74,7 +97,9 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--model", choices=list(MODELS), default="30m")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", choices=list(DTYPES), default="float32", help="of the forward pass; states are stored as bfloat16")
+    parser.add_argument(
+        "--dtype", choices=list(DTYPES), default="float32", help="of the forward pass; states are stored as bfloat16"
+    )
     parser.add_argument("--folder", type=Path, help="where states are written; default: the folder for temporary files")
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
@@ -84,7 +109,14 @@ def main() -> None:
         tokens_per_batch=a.tokens_per_batch, shard_bytes=1 << 26,
     )  # fmt: skip
     with tempfile.TemporaryDirectory(dir=a.folder) as name:
-        print(json.dumps({**{k: v for k, v in vars(a).items() if k != "folder"}, **measure(Path(name), settings, a.model, a.rows, a.repeat)}))
+        print(
+            json.dumps(
+                {
+                    **{k: v for k, v in vars(a).items() if k != "folder"},
+                    **measure(Path(name), settings, a.model, a.rows, a.repeat),
+                }
+            )
+        )
 
 
 def measure(folder: Path, settings: ExtractSection, model: str, count: int, repeat: int) -> dict[str, Any]:
@@ -114,7 +146,14 @@ def measure(folder: Path, settings: ExtractSection, model: str, count: int, repe
                     writer.add(batch, *next(taken), plan if batch is plan.batches[-1] else None)
 
     def whole() -> None:
-        paths = {"accepted": "accepted.parquet", "verdict": "gate.json", "record": "record.json", "model": "model", "hidden": "hidden", "stamp": "stamp.json"}
+        paths = {
+            "accepted": "accepted.parquet",
+            "verdict": "gate.json",
+            "record": "record.json",
+            "model": "model",
+            "hidden": "hidden",
+            "stamp": "stamp.json",
+        }
         stage.run(stage.Config(extract=settings), **{key: folder / path for key, path in paths.items()})
 
     bare()
@@ -125,7 +164,9 @@ def measure(folder: Path, settings: ExtractSection, model: str, count: int, repe
         tuple(min(one[part][figure] for one in times) for figure in (0, 1)) for part in range(3)
     )
     return {
-        "machine": torch.cuda.get_device_name() if settings.device.startswith("cuda") else f"{platform.machine()}, {os.cpu_count()} CPUs",
+        "machine": torch.cuda.get_device_name()
+        if settings.device.startswith("cuda")
+        else f"{platform.machine()}, {os.cpu_count()} CPUs",
         "parameters": sum(p.numel() for p in target.model.parameters()),
         "tokens": tokens,
         "padding_packed": round(1 - tokens / sum(len(rows[n].token_ids) for batch in planned for n in batch), 4),

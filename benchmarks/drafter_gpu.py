@@ -20,13 +20,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from benchmarks.drafter_extract import measure as measure_extraction
 from benchmarks.results import save
-from pipeline.eagle3.config import DrafterConfig
-from pipeline.eagle3.drafter import Drafter, initialize
-from pipeline.eagle3.unroll import Pack
-from pipeline.extract.config import ExtractSection
-from pipeline.models import Ends, Source, Target, default_layers
-from pipeline.train.config import TrainSection
-from pipeline.train.loop import Learner
+from pipeline.drafter.config import DrafterConfig
+from pipeline.drafter.drafter import Drafter, initialize
+from pipeline.drafter.unroll import Pack
+from pipeline.model.weights import Ends, Source, Target, default_layers
+from pipeline.stages.extract.config import ExtractSection
+from pipeline.stages.train.config import TrainSection
+from pipeline.stages.train.loop import Learner
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,21 @@ class Size:
     steps: int
 
 
-FULL = Size("0.6b", 1536, 4096, 16, 12, 4, 128_000, 32_000, rows=600, tokens_per_batch=16_384, row=1024, rows_per_pack=8, steps=12)
+FULL = Size(
+    "0.6b",
+    1536,
+    4096,
+    16,
+    12,
+    4,
+    128_000,
+    32_000,
+    rows=600,
+    tokens_per_batch=16_384,
+    row=1024,
+    rows_per_pack=8,
+    steps=12,
+)
 SMALL = Size("tiny", 64, 128, 8, 2, 1, 8000, 500, rows=6, tokens_per_batch=512, row=32, rows_per_pack=2, steps=3)
 
 
@@ -76,7 +90,9 @@ def make_learner(size: Size, target: Target) -> Learner:
         max_position_embeddings=4096, layer_ids=default_layers(size.layers), target_layers=size.layers, target_sha256="", target_name="random", trained_on={},
         training={},
     )  # fmt: skip
-    embedding, head = (weight.detach().float() for weight in (target.model.get_input_embeddings().weight, target.head.weight))
+    embedding, head = (
+        weight.detach().float() for weight in (target.model.get_input_embeddings().weight, target.head.weight)
+    )
     used = torch.arange(size.draft_vocab)
     drafter = Drafter(config, embedding.cpu(), used)
     initialize(drafter, head[: size.draft_vocab].cpu(), 0)
@@ -136,9 +152,20 @@ def main(argv: list[str] | None = None) -> int:
         print(measure(SMALL, torch.device("cuda" if torch.cuda.is_available() else "cpu")))
         return 0
     if not torch.cuda.is_available():
-        print("drafter_gpu: no GPU that torch can use here; --small shows on any machine that this benchmark works", file=sys.stderr)
+        print(
+            "drafter_gpu: no GPU that torch can use here; --small shows on any machine that this benchmark works",
+            file=sys.stderr,
+        )
         return 2
-    save("drafter_gpu", {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "dtype": "bfloat16", **measure(FULL, torch.device("cuda"))})
+    save(
+        "drafter_gpu",
+        {
+            "device": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "dtype": "bfloat16",
+            **measure(FULL, torch.device("cuda")),
+        },
+    )
     return 0
 
 

@@ -24,13 +24,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from benchmarks.results import in_a_process, save
-from pipeline.eagle3.config import DrafterConfig
-from pipeline.eagle3.drafter import Drafter, initialize
-from pipeline.eagle3.objective import loss_of_steps
-from pipeline.eagle3.unroll import Pack, Plan, plan_unroll
-from pipeline.models import Ends, Source
-from pipeline.train.config import TrainSection
-from pipeline.train.loop import Learner
+from pipeline.drafter.config import DrafterConfig
+from pipeline.drafter.drafter import Drafter, initialize
+from pipeline.drafter.objective import loss_of_steps
+from pipeline.drafter.unroll import Pack, Plan, plan_unroll
+from pipeline.model.weights import Ends, Source
+from pipeline.stages.train.config import TrainSection
+from pipeline.stages.train.loop import Learner
 
 VARIANTS = ["ours", "dense", "growing", "growing-attention"]
 DECAY = 0.8
@@ -45,14 +45,28 @@ def make(length: int, prompt: int, hidden: int, vocab: int, steps: int) -> tuple
     )  # fmt: skip
     torch.manual_seed(0)
     drafter = Drafter(config, torch.randn(vocab, hidden), torch.arange(vocab))
-    ends = Ends(drafter.embedding, torch.randn(vocab, hidden) / hidden**0.5, LlamaRMSNorm(hidden), None, [], Source("random"))
+    ends = Ends(
+        drafter.embedding, torch.randn(vocab, hidden) / hidden**0.5, LlamaRMSNorm(hidden), None, [], Source("random")
+    )
     initialize(drafter, ends.head, 0)
     settings = TrainSection(
-        algorithm="eagle3", draft_vocab_size=vocab, ttt_steps=steps, step_decay=DECAY, epochs=1, tokens_per_batch=length, lr=1e-4, warmup=0, clip=0.5
+        algorithm="eagle3",
+        draft_vocab_size=vocab,
+        ttt_steps=steps,
+        step_decay=DECAY,
+        epochs=1,
+        tokens_per_batch=length,
+        lr=1e-4,
+        warmup=0,
+        clip=0.5,
     )
     weights = (torch.arange(length) >= prompt).float()
     return Learner(drafter, ends, settings), Pack(
-        torch.randint(vocab, (length,)), torch.randn(length, 3 * hidden), torch.randn(length, hidden), weights, (length,)
+        torch.randint(vocab, (length,)),
+        torch.randn(length, 3 * hidden),
+        torch.randn(length, hidden),
+        weights,
+        (length,),
     )
 
 
@@ -73,7 +87,11 @@ def unroll_dense(drafter: Drafter, aux: torch.Tensor, plan: Plan, *, growing: bo
         mask = torch.cat([causal, *[own] * step, own.new_zeros(count, left)], 1)
         still = key.new_zeros(*key.shape[:2], left, key.shape[3])
         attended = scaled_dot_product_attention(
-            layer.queries(mixed, angles), torch.cat([*keys, still], 2), torch.cat([*values, still], 2), mask, scale=drafter.scale
+            layer.queries(mixed, angles),
+            torch.cat([*keys, still], 2),
+            torch.cat([*values, still], 2),
+            mask,
+            scale=drafter.scale,
         )
         hidden = layer.finish(hidden, attended)
         yield hidden[0]
@@ -165,9 +183,15 @@ def products(length: int, steps: int, hidden: int, vocab: int) -> dict[str, dict
     }
     found = {}
     for variant in pairs:
-        width = hidden if variant == "ours" else 2 * hidden  # ours makes of the embedding's half what it can once, for all steps
+        width = (
+            hidden if variant == "ours" else 2 * hidden
+        )  # ours makes of the embedding's half what it can once, for all steps
         weights = width * 3 * hidden + hidden * hidden + 3 * hidden * 2 * hidden
-        parts = {"head": 6 * steps * rows * vocab * hidden, "layer": 6 * steps * rows * weights, "attention": 14 * pairs[variant] * hidden}
+        parts = {
+            "head": 6 * steps * rows * vocab * hidden,
+            "layer": 6 * steps * rows * weights,
+            "attention": 14 * pairs[variant] * hidden,
+        }
         found[variant] = {name: round(operations / 1e9, 1) for name, operations in parts.items()}
     return found
 
@@ -185,7 +209,12 @@ def main() -> None:
         print(json.dumps(measure(a)))
         return
     gflop = products(a.length, a.steps, a.hidden, a.vocab)
-    told = {"torch": torch.__version__, "dtype": "float32", **{name: getattr(a, name) for name in sizes}, "gflop": gflop}
+    told = {
+        "torch": torch.__version__,
+        "dtype": "float32",
+        **{name: getattr(a, name) for name in sizes},
+        "gflop": gflop,
+    }
     save("drafter_step", {**told, "cases": cases(a, list(sizes))})
 
 
@@ -193,9 +222,15 @@ def cases(a: argparse.Namespace, sizes: list[str]) -> dict[str, Any]:
     """Every variant where all tokens but the prompt's are supervised: the prompt that was asked for, and one of a quarter of the row."""
     found = {}
     for prompt in sorted({a.prompt, a.length // 4}):
-        arguments = [text for name in sizes for text in (f"--{name}", str(prompt if name == "prompt" else getattr(a, name)))]
-        of = {variant: in_a_process("benchmarks.drafter_step", variant, "--profile", *arguments) for variant in VARIANTS}
-        found[f"prompt of {prompt}"] = {f"ours_to_{name}": compared(of["ours"], of[name]) for name in ("dense", "growing")} | of
+        arguments = [
+            text for name in sizes for text in (f"--{name}", str(prompt if name == "prompt" else getattr(a, name)))
+        ]
+        of = {
+            variant: in_a_process("benchmarks.drafter_step", variant, "--profile", *arguments) for variant in VARIANTS
+        }
+        found[f"prompt of {prompt}"] = {
+            f"ours_to_{name}": compared(of["ours"], of[name]) for name in ("dense", "growing")
+        } | of
     return found
 
 

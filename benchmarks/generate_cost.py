@@ -3,7 +3,7 @@
     python -m benchmarks.generate_cost [--requests 20000] [--in-flight 2000] [--rounds 3]          about 5 minutes on two quiet cores
 
 Each measurement is a process of its own: CPU seconds (all threads) a response, and the largest resident memory. `client` is
-the engine's client (pipeline/http.py) in a bare loop, so that the rest of the stage can be told apart from it. The bare loops
+the engine's client (pipeline/core/http.py) in a bare loop, so that the rest of the stage can be told apart from it. The bare loops
 are as one writes them; they keep Python's own settings of garbage collection, the stage sets them for thousands of connections.
 """
 
@@ -29,7 +29,9 @@ TARGETS = {"to_httpx": 1.3, "to_aiohttp": 1.5}
 PARTS: dict[str, float] = {}
 """CPU seconds of the stage's parts in this process."""
 
-BODY = json.dumps({"model": "m", "temperature": 1.0, "max_tokens": 4000, "messages": [{"role": "user", "content": "How many? " * 40}]}).encode()
+BODY = json.dumps(
+    {"model": "m", "temperature": 1.0, "max_tokens": 4000, "messages": [{"role": "user", "content": "How many? " * 40}]}
+).encode()
 
 
 async def bare_aiohttp(url: str, requests: int, in_flight: int) -> None:
@@ -69,8 +71,8 @@ async def bare_httpx(url: str, requests: int, in_flight: int) -> None:
 
 async def bare_client(url: str, requests: int, in_flight: int) -> None:
     """Do the same through the engine's client."""
-    from pipeline.generate.session import few_collections
-    from pipeline.http import Client, Timeouts
+    from pipeline.core.http import Client, Timeouts
+    from pipeline.stages.generate.session import few_collections
 
     left = iter(range(requests))
     with few_collections():
@@ -105,9 +107,9 @@ def prepared(kind: str, folder: Path, url: str, requests: int, in_flight: int) -
         from benchmarks.generate_stage import Stage
 
         for module, owner, function, name, clock in (
-            ("pipeline.generate.session", "Writer", "_work", "ledger", time.thread_time),
-            ("pipeline.generate.outputs", "Outputs", "write", "responses.jsonl", time.process_time),
-            ("pipeline.generate.stage", "", "survey", "survey", time.process_time),
+            ("pipeline.stages.generate.session", "Writer", "_work", "ledger", time.thread_time),
+            ("pipeline.stages.generate.output.outputs", "Outputs", "write", "responses.jsonl", time.process_time),
+            ("pipeline.stages.generate.stage", "", "survey", "survey", time.process_time),
         ):
             place: Any = importlib.import_module(module)
             place = getattr(place, owner) if owner else place
@@ -118,7 +120,7 @@ def prepared(kind: str, folder: Path, url: str, requests: int, in_flight: int) -
         return stage.run  # the whole stage: prompts read, the ledger written, responses.jsonl projected
     import httpx_aiohttp  # noqa: F401
 
-    import pipeline.generate.session  # noqa: F401
+    import pipeline.stages.generate.session  # noqa: F401
 
     return lambda: uvloop.run(LOOPS[kind](url, requests, in_flight))
 
@@ -167,13 +169,24 @@ def main() -> None:
             for kind in KINDS:
                 rounds[kind].append(measure(kind, url, options.requests, options.in_flight))
                 print(kind, rounds[kind][-1], flush=True)
-    typical: dict[str, Any] = {kind: {name: median(one[name] for one in found) for name in found[0]} for kind, found in rounds.items()}
+    typical: dict[str, Any] = {
+        kind: {name: median(one[name] for one in found) for name in found[0]} for kind, found in rounds.items()
+    }
     cpu = {kind: found["cpu_ms"] for kind, found in typical.items()}
-    ratios = {"to_httpx": cpu["aerie"] / cpu["httpx"], "to_aiohttp": cpu["aerie"] / cpu["aiohttp"], "client_to_aiohttp": cpu["client"] / cpu["aiohttp"]}
-    parts = {"client": cpu["client"], **{name: typical["aerie"][name] for name in ("ledger", "responses.jsonl", "survey")}}
+    ratios = {
+        "to_httpx": cpu["aerie"] / cpu["httpx"],
+        "to_aiohttp": cpu["aerie"] / cpu["aiohttp"],
+        "client_to_aiohttp": cpu["client"] / cpu["aiohttp"],
+    }
+    parts = {
+        "client": cpu["client"],
+        **{name: typical["aerie"][name] for name in ("ledger", "responses.jsonl", "survey")},
+    }
     parts["engine"] = cpu["aerie"] - sum(parts.values())  # turns, budget, judging
     figures = {"medians": typical, "ratios": ratios, "targets": TARGETS, "cpu_ms_by_part": parts}
-    save("generate_cost", {"requests": options.requests, "in_flight": options.in_flight, "answer_bytes": 4000, **figures})
+    save(
+        "generate_cost", {"requests": options.requests, "in_flight": options.in_flight, "answer_bytes": 4000, **figures}
+    )
 
 
 if __name__ == "__main__":

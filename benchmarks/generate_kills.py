@@ -37,8 +37,15 @@ def account(store: Path) -> tuple[bool, set[str], float, int]:
     """Whether the ledger is sound, the keys with an answer, dollars charged, and requests whose answer never came."""
     with sqlite3.connect(store / "ledger.sqlite") as db:
         sound = db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        keys = {row[0] for row in db.execute("SELECT a.key FROM attempts AS a JOIN bodies AS b ON b.id = a.result WHERE a.state = 'answer'")}
-        charged, open_ = db.execute("SELECT coalesce(sum(charge_pico), 0), sum(state IN ('sent', 'uncertain')) FROM attempts").fetchone()
+        keys = {
+            row[0]
+            for row in db.execute(
+                "SELECT a.key FROM attempts AS a JOIN bodies AS b ON b.id = a.result WHERE a.state = 'answer'"
+            )
+        }
+        charged, open_ = db.execute(
+            "SELECT coalesce(sum(charge_pico), 0), sum(state IN ('sent', 'uncertain')) FROM attempts"
+        ).fetchone()
     return sound, keys, charged / 1e12, open_ or 0
 
 
@@ -55,7 +62,9 @@ def main() -> None:
         return
     chance, started = random.Random(options.seed), time.monotonic()
     kills = lost = damaged = below = unanswered = most = 0
-    prompts = options.kills * options.in_flight * 3  # more than can be answered between two kills, so that none comes too late
+    prompts = (
+        options.kills * options.in_flight * 3
+    )  # more than can be answered between two kills, so that none comes too late
     with tempfile.TemporaryDirectory() as folder:
         ledger = Path(folder) / "billed"
         with running(delay=0.05, spread=0.2, size=2000, ledger=ledger) as url:
@@ -64,7 +73,15 @@ def main() -> None:
             known: set[str] = set()
             code = None
             while code != 0:
-                command = [sys.executable, "-m", "benchmarks.generate_kills", "--one", folder, url, str(options.in_flight)]
+                command = [
+                    sys.executable,
+                    "-m",
+                    "benchmarks.generate_kills",
+                    "--one",
+                    folder,
+                    url,
+                    str(options.in_flight),
+                ]
                 child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                 code = _maybe_kill(child, ledger, chance) if kills < options.kills else child.wait()
                 kills += code == -9

@@ -23,7 +23,14 @@ def one(folder: str, url: str, in_flight: str, prompts: str) -> None:
     stage.prompts(int(prompts))
     started = time.perf_counter()
     stage.run()
-    print(json.dumps({"rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "stage_seconds": time.perf_counter() - started}))
+    print(
+        json.dumps(
+            {
+                "rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+                "stage_seconds": time.perf_counter() - started,
+            }
+        )
+    )
 
 
 def measure(folder: str, url: str, in_flight: int, prompts: int) -> dict[str, float]:
@@ -43,10 +50,18 @@ def main() -> None:
     if options.one:
         one(*options.one)
         return
-    with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second, running(delay=0.5, spread=0.5, size=options.size) as url:
+    with (
+        tempfile.TemporaryDirectory() as first,
+        tempfile.TemporaryDirectory() as second,
+        running(delay=0.5, spread=0.5, size=options.size) as url,
+    ):
         small = measure(first, url, options.in_flight, options.small)
         large = measure(second, url, options.in_flight, options.large)
-    figures = {"rss_mib_small": small["rss_mib"], "rss_mib_large": large["rss_mib"], "growth_mib": large["rss_mib"] - small["rss_mib"]}
+    figures = {
+        "rss_mib_small": small["rss_mib"],
+        "rss_mib_large": large["rss_mib"],
+        "growth_mib": large["rss_mib"] - small["rss_mib"],
+    }
     times = {"small_seconds": small["stage_seconds"], "large_seconds": large["stage_seconds"]}
     save(
         "generate_memory",

@@ -40,10 +40,20 @@ def main() -> None:
         with sqlite3.connect(Path(folder) / "store" / "ledger.sqlite") as db:
             (seconds,) = db.execute("SELECT max(sent_at + seconds) - min(sent_at) FROM attempts").fetchone()
     engine = options.requests / seconds
-    figures = {"ideal_per_second": ideal, "bare_aiohttp_per_second": bare, "engine_per_second": engine, "whole_stage_seconds": whole}
+    figures = {
+        "ideal_per_second": ideal,
+        "bare_aiohttp_per_second": bare,
+        "engine_per_second": engine,
+        "whole_stage_seconds": whole,
+    }
     shares = {"engine_share_of_ideal": engine / ideal, "engine_share_of_bare_loop": engine / bare}
-    limit = "the server's pace" if bare >= 0.97 * ideal else "this machine: the bare loop does not reach the ideal either"
-    save("generate_pace", {**vars(options), **figures, **shares, "limit": limit, "targets": {"share_of_whichever_is_the_limit": 0.97}})
+    limit = (
+        "the server's pace" if bare >= 0.97 * ideal else "this machine: the bare loop does not reach the ideal either"
+    )
+    save(
+        "generate_pace",
+        {**vars(options), **figures, **shares, "limit": limit, "targets": {"share_of_whichever_is_the_limit": 0.97}},
+    )
 
 
 if __name__ == "__main__":

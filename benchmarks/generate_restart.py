@@ -15,10 +15,10 @@ from pathlib import Path
 from benchmarks.generate_server import Habits, answer, running
 from benchmarks.generate_stage import Stage
 from benchmarks.results import save
-from pipeline.generate.ledger import Attempt
-from pipeline.generate.projection import line
-from pipeline.generate.request import Asker
-from pipeline.generate.source import read_prompts
+from pipeline.stages.generate.ledger.ledger import Attempt
+from pipeline.stages.generate.output.projection import line
+from pipeline.stages.generate.requests.prompt_source import read_prompts
+from pipeline.stages.generate.requests.request import Asker
 
 TARGETS = {"rerun_with_nothing_to_do_seconds": 3, "restart_to_first_request_seconds": 5}
 
@@ -30,13 +30,20 @@ def fill(stage: Stage, rows: int, size: int) -> None:
     asker = Asker(config.sampling, config.provider, send_tools=config.send_tools, identity=None)
     found = Attempt(1, "answer", "ok", None, "Alpha", "m", None, answer(Habits(0, 0, size)), 1, 20_000_000, 0, 0, 10, 5)
     with open(stage.build / "responses.jsonl", "wb") as file:
-        file.writelines(line(prompt.id, asker.key(prompt.messages, prompt.tools), found) + b"\n" for prompt in read_prompts(stage.build / "prompts.jsonl"))
+        file.writelines(
+            line(prompt.id, asker.key(prompt.messages, prompt.tools), found) + b"\n"
+            for prompt in read_prompts(stage.build / "prompts.jsonl")
+        )
 
 
 def timed(folder: str, url: str) -> tuple[float, float]:
     """Run the stage in a process of its own; give the moment of its start and the seconds that it took."""
     started = time.time()
-    subprocess.run([sys.executable, "-m", "benchmarks.generate_restart", "--one", folder, url], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks.generate_restart", "--one", folder, url],
+        check=True,
+        stderr=subprocess.DEVNULL,
+    )
     return started, time.time() - started
 
 
@@ -61,10 +68,21 @@ def main() -> None:
             started, whole = timed(folder, url)
         lines = billed.read_text().splitlines()
         begun = float(lines[0].split()[2]) - started
-    figures = {"fill_from_file_seconds": restored, "rerun_with_nothing_to_do_seconds": nothing, "restart_to_first_request_seconds": begun}
+    figures = {
+        "fill_from_file_seconds": restored,
+        "rerun_with_nothing_to_do_seconds": nothing,
+        "restart_to_first_request_seconds": begun,
+    }
     save(
         "generate_restart",
-        {"rows": options.rows, "answer_bytes": options.size, **figures, "restart_whole_seconds": whole, "requests": len(lines), "targets": TARGETS},
+        {
+            "rows": options.rows,
+            "answer_bytes": options.size,
+            **figures,
+            "restart_whole_seconds": whole,
+            "requests": len(lines),
+            "targets": TARGETS,
+        },
     )
 
 

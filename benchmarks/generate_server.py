@@ -49,7 +49,9 @@ def answer(habits: Habits) -> bytes:
         "object": "chat.completion",
         "model": "m",
         "provider": "Alpha",
-        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "", "reasoning": "so"}}],
+        "choices": [
+            {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "", "reasoning": "so"}}
+        ],
         "usage": {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15, "cost": COST},
     }
     missing = habits.size - len(json.dumps(document))
@@ -117,10 +119,19 @@ async def serve(habits: Habits, ledger: IO[str] | None) -> None:
 @contextlib.contextmanager
 def running(*, delay: float, spread: float = 0.0, size: int = 4000, ledger: Path | None = None) -> Iterator[str]:
     """Run the server in a process of its own for the block; give the base URL of its API."""
-    command = [sys.executable, "-m", "benchmarks.generate_server", f"--delay={delay}", f"--spread={spread}", f"--size={size}"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.generate_server",
+        f"--delay={delay}",
+        f"--spread={spread}",
+        f"--size={size}",
+    ]
     if ledger is not None:
         command.append(f"--ledger={ledger}")
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
+    child = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent
+    )
     assert child.stdin is not None
     assert child.stdout is not None
     try:

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from pipeline.generate.stage import Config
-from tests.generate.child import run_in
+from pipeline.stages.generate.stage import Config
+from tests.stages.generate.child import run_in
 
 
 class Stage:
@@ -38,7 +38,10 @@ class Stage:
         filler = "How many? " * (size // 10)
         with open(self.build / "prompts.jsonl", "w") as file:
             file.writelines(
-                json.dumps({"id": f"p{number}", "messages": [{"role": "user", "content": f"{number} {filler}"}], "tools": None}) + "\n"
+                json.dumps(
+                    {"id": f"p{number}", "messages": [{"role": "user", "content": f"{number} {filler}"}], "tools": None}
+                )
+                + "\n"
                 for number in range(count)
             )
 

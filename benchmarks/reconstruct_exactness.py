@@ -14,14 +14,14 @@ from typing import Any
 from benchmarks.answers_corpus import made
 from benchmarks.results import save
 from pipeline.answers.assemble import unpack
-from pipeline.answers.habits import Seen, learn
 from pipeline.answers.lines import Job
+from pipeline.answers.providers.habits import Seen, learn
 from pipeline.answers.rows import RowMaker
-from pipeline.calibrate.compare import Judge
-from pipeline.calibrate.scores import wilson
-from pipeline.calibrate.simulate import Simulator
-from pipeline.targets import open_target
-from pipeline.tokens import Tokenizer
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.project.targets import open_target
+from pipeline.stages.calibrate.compare import Judge
+from pipeline.stages.calibrate.scores import wilson
+from pipeline.stages.calibrate.simulate import Simulator
 
 
 def main() -> None:
@@ -32,7 +32,11 @@ def main() -> None:
     arguments = parser.parse_args()
     record, tokenizer = open_target("kimi_k25")
     answers = list(made(record, tokenizer, arguments.answers, arguments.seed))
-    simulator, maker, judge = Simulator(record, tokenizer), RowMaker(record, tokenizer, send_tools=True), Judge(record, tokenizer)
+    simulator, maker, judge = (
+        Simulator(record, tokenizer),
+        RowMaker(record, tokenizer, send_tools=True),
+        Judge(record, tokenizer),
+    )
     jobs = [
         (name, answer, Job(f"{name}-{n}", {"provider": name, **make(answer.ids, "open")}))
         for name, make in simulator.habits.items()
@@ -54,7 +58,9 @@ def main() -> None:
         counts[name, kind, row.evidence or "none", row.status, "right" if right else "wrong"] += 1
         counts["naive", kind, "right" if naive(job, tokenizer, marker) == answer.ids else "wrong"] += 1
         if not right and row.evidence in ("ids", "logprobs", "count") and (canonical or row.status == "accept"):
-            shown.append(f"{job.id} {row.evidence} {row.status} {row.reason} {row.notes} {judge.first_difference(ids, answer.ids)}")
+            shown.append(
+                f"{job.id} {row.evidence} {row.status} {row.reason} {row.notes} {judge.first_difference(ids, answer.ids)}"
+            )
     document = {"answers": len(jobs), "habits": len(simulator.habits), **table(counts, list(simulator.habits))}
     save("reconstruct_exactness", document)
     for line in shown[:20]:
@@ -68,7 +74,9 @@ def naive(job: Job, tokenizer: Tokenizer, marker: re.Pattern[str]) -> list[int]:
     whole = (message["reasoning"] or "") + "</think>" + (message["content"] or "") + "<|im_end|>"
     ids: list[int] = []
     for part in marker.split(whole):
-        ids += [tokenizer.special_ids[part]] if part in tokenizer.special_ids else tokenizer.encode(part) if part else []
+        ids += (
+            [tokenizer.special_ids[part]] if part in tokenizer.special_ids else tokenizer.encode(part) if part else []
+        )
     return ids
 
 
@@ -76,7 +84,11 @@ def table(counts: Counter[tuple[str, ...]], names: list[str]) -> dict[str, Any]:
     """Rates by habit, and by evidence."""
 
     def total(*wanted: str | None) -> int:
-        return sum(n for key, n in counts.items() if len(key) == len(wanted) and all(w is None or w == k for w, k in zip(wanted, key, strict=True)))
+        return sum(
+            n
+            for key, n in counts.items()
+            if len(key) == len(wanted) and all(w is None or w == k for w, k in zip(wanted, key, strict=True))
+        )
 
     by_habit = {}
     for name in names:
@@ -93,8 +105,15 @@ def table(counts: Counter[tuple[str, ...]], names: list[str]) -> dict[str, Any]:
         for kind in ("canonical", "sampled"):
             rows, wrong = total(None, kind, evidence, None, None), total(None, kind, evidence, None, "wrong")
             low, high = wilson(wrong, rows)
-            by_evidence[f"{evidence}, {kind}"] = {"rows": rows, "wrong": wrong, "wrong_interval": [round(low, 5), round(high, 5)]}
-    naive_rows = {kind: {"rows": total("naive", kind, None), "exact": total("naive", kind, "right")} for kind in ("canonical", "sampled")}
+            by_evidence[f"{evidence}, {kind}"] = {
+                "rows": rows,
+                "wrong": wrong,
+                "wrong_interval": [round(low, 5), round(high, 5)],
+            }
+    naive_rows = {
+        kind: {"rows": total("naive", kind, None), "exact": total("naive", kind, "right")}
+        for kind in ("canonical", "sampled")
+    }
     return {"by_habit": by_habit, "by_evidence": by_evidence, "naive": naive_rows}
 
 
@@ -102,7 +121,9 @@ def text_table(document: dict[str, Any]) -> str:
     """The table for a terminal."""
     lines = [f"{'habit':<34}{'rows':>7}{'accepted':>10}{'wrong can.':>12}{'wrong sampl.':>14}{'exact':>8}"]
     for name, e in document["by_habit"].items():
-        lines.append(f"{name:<34}{e['rows']:>7}{e['accepted']:>10}{e['accepted_wrong_canonical']:>12}{e['accepted_wrong_sampled']:>14}{e['exact']:>8}")
+        lines.append(
+            f"{name:<34}{e['rows']:>7}{e['accepted']:>10}{e['accepted_wrong_canonical']:>12}{e['accepted_wrong_sampled']:>14}{e['exact']:>8}"
+        )
     lines.append(f"{'evidence':<34}{'rows':>7}{'wrong':>10}   95 % interval of the wrong rate")
     for name, e in document["by_evidence"].items():
         lines.append(f"{name:<34}{e['rows']:>7}{e['wrong']:>10}   {e['wrong_interval']}")

@@ -58,7 +58,7 @@ def texts(rows: int, seed: int = 0) -> Iterator[tuple[str, str]]:
 def write_rows(path: Path, rows: int) -> int:
     """Write the bodies with the right bill; return the bytes of their texts."""
     from pipeline.answers.assemble import WIDTH
-    from pipeline.targets import open_target
+    from pipeline.project.targets import open_target
 
     _, tokenizer = open_target("kimi_k25")
     total = 0
@@ -67,8 +67,20 @@ def write_rows(path: Path, rows: int) -> int:
             total += len(reasoning.encode()) + len(content.encode())
             billed = (len(tokenizer.encode_flat(reasoning)) + len(tokenizer.encode_flat(content))) // WIDTH + 2
             message = {"role": "assistant", "content": content, "reasoning": reasoning, "refusal": None}
-            choice = {"index": 0, "finish_reason": "stop", "native_finish_reason": "stop", "logprobs": None, "message": message}
-            body = {"id": f"gen-{number}", "provider": "P", "model": "m", "choices": [choice], "usage": {"completion_tokens": billed}}
+            choice = {
+                "index": 0,
+                "finish_reason": "stop",
+                "native_finish_reason": "stop",
+                "logprobs": None,
+                "message": message,
+            }
+            body = {
+                "id": f"gen-{number}",
+                "provider": "P",
+                "model": "m",
+                "choices": [choice],
+                "usage": {"completion_tokens": billed},
+            }
             file.write(json.dumps({"id": f"row-{number}", "response": body}, ensure_ascii=False) + "\n")
     return total
 
@@ -76,14 +88,20 @@ def write_rows(path: Path, rows: int) -> int:
 def stage(path: Path) -> float:
     """Seconds of the whole stage once the tokenizer is there: read, learn habits, parse, assemble, write."""
     from pipeline.answers.rows import RowMaker
-    from pipeline.reconstruct.sources import file_lines, file_to_job
-    from pipeline.reconstruct.stage import rebuild_file
-    from pipeline.reconstruct.work import workers_for
-    from pipeline.targets import open_target
+    from pipeline.project.targets import open_target
+    from pipeline.stages.reconstruct.batches import workers_for
+    from pipeline.stages.reconstruct.sources import file_lines, file_to_job
+    from pipeline.stages.reconstruct.stage import rebuild_file
 
     maker = RowMaker(*open_target("kimi_k25"), send_tools=True)
     start = time.perf_counter()
-    rebuild_file(partial(file_lines, path), file_to_job, maker, path.with_suffix(".parquet"), workers_for(path.stat().st_size, None))
+    rebuild_file(
+        partial(file_lines, path),
+        file_to_job,
+        maker,
+        path.with_suffix(".parquet"),
+        workers_for(path.stat().st_size, None),
+    )
     return time.perf_counter() - start
 
 
@@ -121,7 +139,11 @@ def tiktoken_batch(path: Path) -> float:
     return time.perf_counter() - start
 
 
-MEASURED: dict[str, Callable[[Path], float]] = {"splintr_loop": splintr_loop, "tiktoken_batch": tiktoken_batch, "stage": stage}
+MEASURED: dict[str, Callable[[Path], float]] = {
+    "splintr_loop": splintr_loop,
+    "tiktoken_batch": tiktoken_batch,
+    "stage": stage,
+}
 
 
 def measure(name: str, path: Path, repeat: int) -> dict[str, float]:
@@ -129,7 +151,11 @@ def measure(name: str, path: Path, repeat: int) -> dict[str, float]:
     reports = []
     for _ in range(repeat):
         start = time.perf_counter()
-        out = subprocess.run([sys.executable, "-m", "benchmarks.reconstruct_speed", "--only", name, "--path", str(path)], check=True, capture_output=True)
+        out = subprocess.run(
+            [sys.executable, "-m", "benchmarks.reconstruct_speed", "--only", name, "--path", str(path)],
+            check=True,
+            capture_output=True,
+        )
         reports.append({**json.loads(out.stdout.splitlines()[-1]), "process": time.perf_counter() - start})
     best = min(reports, key=lambda report: float(report["seconds"]))
     return {
@@ -142,7 +168,9 @@ def measure(name: str, path: Path, repeat: int) -> dict[str, float]:
 
 def _peak_mib() -> float:
     """Most memory of this process, or of one that it started; `ru_maxrss` of itself would begin with that of whoever started it."""
-    own = next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    own = next(
+        int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
+    )
     return max(own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) / 1024
 
 

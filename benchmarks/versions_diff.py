@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import save
-from pipeline.artifacts import write_json
-from pipeline.lockfile import file_digest
-from pipeline.mergelock import render
-from pipeline.schema.tokens import SCHEMA
-from pipeline.tables import write_rows
+from pipeline.core.files import write_json
+from pipeline.core.tables import write_rows
+from pipeline.formats.schema.tokens import SCHEMA
+from pipeline.project.versions.lockfile import file_digest
+from pipeline.project.versions.merge_driver import render
 
 ROWS, CHANGED = 100_000, 1_000
 PROMPT, COMPLETION = 100, 400
@@ -37,7 +37,10 @@ def rows(seed: int) -> Iterator[dict[str, Any]]:
             "billed_tokens": COMPLETION,
             "finish_reason": "stop",
             "provider": "north",
-            "segments": [{"kind": kind, "start": k, "end": k + 1} for k, kind in enumerate(("reasoning", "think_close", "content", "end"))],
+            "segments": [
+                {"kind": kind, "start": k, "end": k + 1}
+                for k, kind in enumerate(("reasoning", "think_close", "content", "end"))
+            ],
             "notes": [],
             "status": "accept",
             "reason": None,
@@ -52,7 +55,10 @@ def commit(root: Path, tokens: Path) -> None:
     tokens.rename(cached)
     write_json(root / "build/config.json", {"names": ["large"], "datasets": {"large": {}}})
     write_json(root / "build/code.json", {})
-    entry = {"cmd": "python -m pipeline reconstruct large", "outs": [{"path": "build/large/tokens.parquet", "hash": "md5", "md5": md5, "size": 1}]}
+    entry = {
+        "cmd": "python -m pipeline reconstruct large",
+        "outs": [{"path": "build/large/tokens.parquet", "hash": "md5", "md5": md5, "size": 1}],
+    }
     (root / "dvc.lock").write_bytes(render({"reconstruct@large": entry}))
     for command in (["add", "-A"], ["-c", "user.name=b", "-c", "user.email=b@example.org", "commit", "-qm", "version"]):
         subprocess.run(["git", *command], cwd=root, check=True)
@@ -72,12 +78,23 @@ def main() -> None:
         for _ in range(3):
             begin = time.monotonic()
             command = [sys.executable, "-m", "pipeline", "diff", "HEAD~1", "HEAD", "--format", "json"]
-            done = subprocess.run(command, cwd=root, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, check=True)
+            done = subprocess.run(
+                command, cwd=root, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, check=True
+            )
             seconds.append(round(time.monotonic() - begin, 2))
         found = json.loads(done.stdout)["datasets"][0]
         assert found["rows"]["changed"] == CHANGED, found
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
-    save("versions_diff", {"rows": ROWS, "changed": CHANGED, "tokens_per_row": PROMPT + COMPLETION, "seconds": seconds, "peak_gib": round(peak, 2)})
+    save(
+        "versions_diff",
+        {
+            "rows": ROWS,
+            "changed": CHANGED,
+            "tokens_per_row": PROMPT + COMPLETION,
+            "seconds": seconds,
+            "peak_gib": round(peak, 2),
+        },
+    )
 
 
 if __name__ == "__main__":

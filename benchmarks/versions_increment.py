@@ -36,19 +36,33 @@ _OF_THE_CLOCK = "report.html"
 
 def make_rows(count: int, tokens: int, seed: int) -> list[tuple[str, str]]:
     """Lines of prompts.jsonl and responses.jsonl; text of the standard library's sources, a quarter to twice as long as ``tokens``."""
-    from pipeline.targets import open_target
+    from pipeline.project.targets import open_target
 
     _, tokenizer = open_target("kimi_k25")
-    text = "".join(path.read_text("utf-8", "ignore") for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))[:120])
+    text = "".join(
+        path.read_text("utf-8", "ignore") for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))[:120]
+    )
     rng, lines = Random(seed), []
     for number in range(count):
         size = rng.randrange(tokens, 8 * tokens)
         start, cut = rng.randrange(len(text) - size), rng.randrange(size // 4, size)
-        name, reasoning, content = f"row-{seed}-{number}", f"Row {number}. {text[start : start + cut]}", f"{text[start + cut : start + size]}."
+        name, reasoning, content = (
+            f"row-{seed}-{number}",
+            f"Row {number}. {text[start : start + cut]}",
+            f"{text[start + cut : start + size]}.",
+        )
         message = {"role": "assistant", "content": content, "reasoning": reasoning}
         billed = len(tokenizer.encode(reasoning)) + len(tokenizer.encode(content)) + 2
-        body = {"provider": f"P{number % 3}", "choices": [{"index": 0, "finish_reason": "stop", "message": message}], "usage": {"completion_tokens": billed}}
-        prompt = {"id": name, "messages": [{"role": "user", "content": f"Question {seed} {number}: {text[start : start + 80]}"}], "tools": None}
+        body = {
+            "provider": f"P{number % 3}",
+            "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
+            "usage": {"completion_tokens": billed},
+        }
+        prompt = {
+            "id": name,
+            "messages": [{"role": "user", "content": f"Question {seed} {number}: {text[start : start + 80]}"}],
+            "tools": None,
+        }
         response = {"id": name, "key": "k", "provider": body["provider"], "response": body}
         lines.append(tuple(json.dumps(line, separators=(",", ":")) for line in (prompt, response)))
     return lines  # type: ignore[return-value]
@@ -73,8 +87,8 @@ class Bench:
         import torch
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        from pipeline.artifacts import write_json
-        from pipeline.targets import open_target
+        from pipeline.core.files import write_json
+        from pipeline.project.targets import open_target
 
         config = json.loads((ROOT / "build/config.json").read_text())
         config["datasets"] = {NAME: config["datasets"]["code"]}
@@ -88,7 +102,13 @@ class Bench:
         (self.work / "data").mkdir()
         shutil.copy(ROOT / config["evaluate"]["path"], self.work / config["evaluate"]["path"])
         torch.manual_seed(0)
-        sizes = {"hidden_size": 96, "intermediate_size": 256, "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 4}
+        sizes = {
+            "hidden_size": 96,
+            "intermediate_size": 256,
+            "num_hidden_layers": 7,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+        }
         model = LlamaForCausalLM(LlamaConfig(vocab_size=record.vocab_size, tie_word_embeddings=True, **sizes))
         model.save_pretrained(self.work / "build/target/model")
         rows, added, tokens = self.sizes
@@ -96,18 +116,36 @@ class Bench:
         scattered, rng = list(before), Random(2)
         for row in new:
             scattered.insert(rng.randrange(len(scattered) + 1), row)
-        for name, lines in {"first": before, "at_the_end": [*before, *new], "anywhere": scattered, "added_alone": new, "fixed": new[:FEW]}.items():
+        for name, lines in {
+            "first": before,
+            "at_the_end": [*before, *new],
+            "anywhere": scattered,
+            "added_alone": new,
+            "fixed": new[:FEW],
+        }.items():
             (self.folder / f"{name}.json").write_text(json.dumps(lines))
 
     def run(self, case: str, reuse: str = "64GiB") -> dict[str, float]:
         """Write a case's inputs, run the stages, and give the CPU seconds of each."""
-        for name, lines in zip(("prompts", "responses"), zip(*json.loads((self.folder / f"{case}.json").read_text()), strict=True), strict=True):
+        for name, lines in zip(
+            ("prompts", "responses"),
+            zip(*json.loads((self.folder / f"{case}.json").read_text()), strict=True),
+            strict=True,
+        ):
             (self.build / f"{name}.jsonl").write_text("".join(line + "\n" for line in lines))
         for out in OUTS:  # as DVC does before a stage runs
             shutil.rmtree(self.build / out, ignore_errors=True)
             (self.build / out).unlink(missing_ok=True)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "0", "AERIE_STORE": str(self.store), "AERIE_REUSE": reuse}
-        return {stage: cpu_of([sys.executable, "-m", "pipeline", stage, NAME], self.work, environment) for stage in STAGES}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "PYTHONHASHSEED": "0",
+            "AERIE_STORE": str(self.store),
+            "AERIE_REUSE": reuse,
+        }
+        return {
+            stage: cpu_of([sys.executable, "-m", "pipeline", stage, NAME], self.work, environment) for stage in STAGES
+        }
 
     def first(self) -> None:
         """Build the version before, and keep its rows."""
@@ -121,7 +159,9 @@ class Bench:
         self.figures[case] = self.run(case)
         self.figures["digests"] = {**self.figures.get("digests", {}), case: self.digests()}
         known = {path.stat().st_ino for path in files_of(self.folder / "store of first")}
-        sizes = [(path.stat().st_size, path.stat().st_ino in known) for out in OUTS for path in files_of(self.build / out)]
+        sizes = [
+            (path.stat().st_size, path.stat().st_ino in known) for out in OUTS for path in files_of(self.build / out)
+        ]
         written = {"written": sum(size for size, kept in sizes if not kept), "all": sum(size for size, _ in sizes)}
         self.figures["bytes"] = {**self.figures.get("bytes", {}), case: written}
 
@@ -132,16 +172,26 @@ class Bench:
 
     def digests(self) -> dict[str, str]:
         """Digest of every file that the stages wrote, but of what shows times."""
-        from pipeline.artifacts import sha256_file
+        from pipeline.core.files import sha256_file
 
-        return {str(path.relative_to(self.build)): sha256_file(path) for out in OUTS for path in files_of(self.build / out) if path.name != _OF_THE_CLOCK}
+        return {
+            str(path.relative_to(self.build)): sha256_file(path)
+            for out in OUTS
+            for path in files_of(self.build / out)
+            if path.name != _OF_THE_CLOCK
+        }
 
     def report(self) -> None:
         """Give shares of a clean build, with and without what every process costs to start."""
-        cpu = {name: self.figures[name] for name in ("clean", "first_and_keep", "at_the_end", "anywhere", "added_alone", "fixed")}
+        cpu = {
+            name: self.figures[name]
+            for name in ("clean", "first_and_keep", "at_the_end", "anywhere", "added_alone", "fixed")
+        }
         shares = {}
         for case in ("at_the_end", "anywhere", "added_alone"):
-            work = {name: {stage: cpu[name][stage] - cpu["fixed"][stage] for stage in STAGES} for name in (case, "clean")}
+            work = {
+                name: {stage: cpu[name][stage] - cpu["fixed"][stage] for stage in STAGES} for name in (case, "clean")
+            }
             shares[case] = {
                 "total": share(sum(cpu[case].values()), sum(cpu["clean"].values())),
                 "work": share(sum(work[case].values()), sum(work["clean"].values())),
@@ -150,7 +200,16 @@ class Bench:
         sums = {name: {**stages, "all": round(sum(stages.values()), 2)} for name, stages in cpu.items()}
         rows, added, tokens = self.sizes
         named = {"rows": rows, "added": added, "tokens": tokens}
-        save("versions_increment", {**named, "cpu_s": sums, "share_of_clean": shares, "bytes": self.figures["bytes"], "identical": self.figures["identical"]})
+        save(
+            "versions_increment",
+            {
+                **named,
+                "cpu_s": sums,
+                "share_of_clean": shares,
+                "bytes": self.figures["bytes"],
+                "identical": self.figures["identical"],
+            },
+        )
 
     def do(self, phase: str) -> None:
         """Run one phase, and note what it found."""
@@ -193,7 +252,11 @@ def files_of(path: Path) -> list[Path]:
 
 def link_tree(source: Path, to: Path) -> None:
     """Copy a store; its segments are never written to, so they get a second name only."""
-    shutil.copytree(source, to, copy_function=lambda one, other: shutil.copy2(one, other) if ".sqlite" in one else os.link(one, other))
+    shutil.copytree(
+        source,
+        to,
+        copy_function=lambda one, other: shutil.copy2(one, other) if ".sqlite" in one else os.link(one, other),
+    )
 
 
 def main() -> None:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import save
-from pipeline.lockfile import file_digest, folder_digest
-from pipeline.mergelock import render
-from pipeline.staleness import CODE, CONFIG, instances
+from pipeline.project.versions.lockfile import file_digest, folder_digest
+from pipeline.project.versions.merge_driver import render
+from pipeline.project.versions.staleness import CODE, CONFIG, instances
 
 ROOT = Path(__file__).resolve().parent.parent
 FRESH = "verify in a fresh clone"
@@ -28,7 +28,9 @@ FRESH = "verify in a fresh clone"
 
 def run(root: Path, *command: str) -> tuple[float, str]:
     """Run a command; seconds, and what it said."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "DVC_", "PYTHONDONTWRITE"))}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "DVC_", "PYTHONDONTWRITE"))
+    }
     begin = time.monotonic()
     environment = {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"}
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, env=environment)
@@ -39,7 +41,17 @@ def run(root: Path, *command: str) -> tuple[float, str]:
 
 def repository(root: Path, datasets: int) -> list[str]:
     """Copy this repository with so many datasets, composed."""
-    for name in ("conf", "data", "pipeline", "params.yaml", "dvc.yaml", "requirements.lock", ".dvc/config", ".dvcignore", ".gitignore"):
+    for name in (
+        "conf",
+        "data",
+        "pipeline",
+        "params.yaml",
+        "dvc.yaml",
+        "requirements.lock",
+        ".dvc/config",
+        ".dvcignore",
+        ".gitignore",
+    ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -73,7 +85,13 @@ def item(root: Path, path: str) -> dict[str, Any]:
     digests = {name: store(root, file.read_bytes(), file_digest(file.read_bytes())) for name, file in files.items()}
     listed = json.dumps([{"md5": digests[name], "relpath": name} for name in sorted(digests)], sort_keys=True).encode()
     digest = store(root, listed, folder_digest(digests))
-    return {"path": path, "hash": "md5", "md5": digest, "size": sum(file.stat().st_size for file in files.values()), "nfiles": len(files)}
+    return {
+        "path": path,
+        "hash": "md5",
+        "md5": digest,
+        "size": sum(file.stat().st_size for file in files.values()),
+        "nfiles": len(files),
+    }
 
 
 def pretend(root: Path, names: list[str]) -> None:
@@ -91,7 +109,9 @@ def pretend(root: Path, names: list[str]) -> None:
         keys = sorted(template.format(d=name) for template in stage.keys.values())
         params: dict[str, Any] = {CODE: {stage.name: code[stage.name]}}
         if keys:
-            params[CONFIG] = {key: deepcopy(_at(config, key)) for key in keys}  # else YAML writes an alias, as DVC never does
+            params[CONFIG] = {
+                key: deepcopy(_at(config, key)) for key in keys
+            }  # else YAML writes an alias, as DVC never does
         reads = sorted({template.format(d=name) for template in stage.reads.values() if "{each}" not in template})
         writes = sorted(template.format(d=name) for template in stage.writes.values())
         entries[label] = {

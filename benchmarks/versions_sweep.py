@@ -40,9 +40,15 @@ def main() -> None:
             if "overrides: []" not in before:
                 raise SystemExit(f"{options.folder}/params.yaml has overrides of its own; add train.epochs there")
             params.write_text(before.replace("overrides: []", f"overrides:\n- train.epochs={options.epochs}"))
-        build(root)  # of a copy: what --epochs changes; DVC also takes the digests of its files anew here, and in no job
+        build(
+            root
+        )  # of a copy: what --epochs changes; DVC also takes the digests of its files anew here, and in no job
         subprocess.run(["git", "add", "-A"], cwd=root, check=True)
-        subprocess.run(["git", "-c", "user.name=b", "-c", "user.email=b@example.org", "commit", "-qm", "build", "--allow-empty"], cwd=root, check=True)
+        subprocess.run(
+            ["git", "-c", "user.name=b", "-c", "user.email=b@example.org", "commit", "-qm", "build", "--allow-empty"],
+            cwd=root,
+            check=True,
+        )
         measure(root)
 
 
@@ -56,7 +62,13 @@ def measure(root: Path) -> None:
     ran = sorted({stage.partition("@")[0] for job in jobs for stage in job["stages"]})
     begin = time.monotonic()
     for stage in TRAINING:
-        subprocess.run([sys.executable, "-m", "pipeline", stage], cwd=root, env=environment(), stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(
+            [sys.executable, "-m", "pipeline", stage],
+            cwd=root,
+            env=environment(),
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
     alone = time.monotonic() - begin
     save(
         "versions_sweep",

@@ -65,7 +65,10 @@ def top_tree() -> str:
 def whole_tree() -> str:
     """Give docs/tree.md: every module."""
     lines = ["# Every module", "", "Written by `python docs/make_tree.py` from the modules' own first lines.", ""]
-    for folder in [ROOT / "pipeline", *sorted(path for path in (ROOT / "pipeline").rglob("*") if path.is_dir() and path.name != "__pycache__")]:
+    for folder in [
+        ROOT / "pipeline",
+        *sorted(path for path in (ROOT / "pipeline").rglob("*") if path.is_dir() and path.name != "__pycache__"),
+    ]:
         files = [path for path in sorted(folder.glob("*.py")) if path.name != "__init__.py"]
         if files:
             lines += [f"## {folder.relative_to(ROOT)}/", "", "| file | what it is |", "|---|---|"]

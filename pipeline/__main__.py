@@ -12,16 +12,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.unreadable import readable
+from pipeline.core.parse_faults import readable
 
 PARENT = os.getppid()
 """Asked before the slow imports: one that dies meanwhile would leave a process that takes whoever adopted it for its parent."""
 
 with readable(__name__):
-    from pipeline.artifacts import read_json
-    from pipeline.errors import ConfigError
-    from pipeline.runner import follow_parent, guarded, no_collector, pick, section_of
-    from pipeline.stages import BY_NAME, Stage
+    from pipeline.core.errors import ConfigError
+    from pipeline.core.files import read_json
+    from pipeline.core.process.runner import follow_parent, guarded, no_collector, pick, section_of
+    from pipeline.graph import BY_NAME, Stage
 
 CONFIG = Path("build/config.json")
 
@@ -44,7 +44,7 @@ COMMANDS = {
     "verify": "does what git holds agree with conf/ and the code",
     "doctor": "checks the machine, the config, the key, the tokenizer",
 }
-"""Command to what it does; module `pipeline.<command>` (or `.cli` in it) has `main(argv) -> int | None`."""
+"""Command to what it does; module `pipeline.commands.<command>` has `main(argv) -> int | None`."""
 
 
 def paths(templates: dict[str, str], dataset: str | None, names: list[str]) -> dict[str, Any]:
@@ -74,8 +74,11 @@ def run_stage(stage: Stage, arguments: list[str]) -> None:
     if dataset is not None and dataset not in names:
         raise ConfigError(f"python -m pipeline {stage.name}: no dataset {dataset!r} in params.yaml; there are {names}")
     with no_collector():
-        module = importlib.import_module(f"pipeline.{stage.name}.stage")
-    section = section_of(module.Config, {name: pick(config, path.format(d=dataset)) for name, path in {**stage.keys, **stage.aside}.items()})
+        module = importlib.import_module(f"pipeline.stages.{stage.name}.stage")
+    section = section_of(
+        module.Config,
+        {name: pick(config, path.format(d=dataset)) for name, path in {**stage.keys, **stage.aside}.items()},
+    )
     module.run(section, **paths({**stage.reads, **stage.writes}, dataset, names))
 
 
@@ -101,19 +104,21 @@ def main(argv: list[str]) -> int:
 
 
 def command_module(command: str) -> Any:
-    """Module of a command: `pipeline.<command>.cli` where the command is a package, else `pipeline.<command>`."""
-    name = f"pipeline.{command.replace('-', '_')}"
+    """Import the module of a command: `pipeline.commands.<command>`."""
     with no_collector():
-        module = importlib.import_module(name)
-        return importlib.import_module(f"{name}.cli") if hasattr(module, "__path__") else module
+        return importlib.import_module(f"pipeline.commands.{command.replace('-', '_')}")
 
 
 def stage_help(stage: Stage) -> str:
     """Say what a stage is for, what it is given, reads and writes."""
-    about = (importlib.import_module(f"pipeline.{stage.name}.stage").__doc__ or "").strip()
+    about = (importlib.import_module(f"pipeline.stages.{stage.name}.stage").__doc__ or "").strip()
     usage = f"usage: python -m pipeline {stage.name}{' DATASET' if stage.per_dataset else ''}"
     parts = [("keys of build/config.json", stage.keys), ("reads", stage.reads), ("writes", stage.writes)]
-    listed = "\n".join(f"{title}: {', '.join(items.values()).replace('{d}', 'DATASET').replace('{each}', '*')}" for title, items in parts if items)
+    listed = "\n".join(
+        f"{title}: {', '.join(items.values()).replace('{d}', 'DATASET').replace('{each}', '*')}"
+        for title, items in parts
+        if items
+    )
     return f"{usage}\n\n{about}\n\n{listed}\n`dvc repro` runs it when one of these, or its code, changed."
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.unreadable import readable
+from pipeline.core.parse_faults import readable
 
 with readable(__name__):
     import hydra
@@ -25,14 +25,14 @@ with readable(__name__):
     from omegaconf import DictConfig
     from omegaconf.errors import OmegaConfBaseException
 
-    from pipeline import experiments
-    from pipeline.artifacts import to_json, write_json
-    from pipeline.compose import Params, check_grammar, check_jobs, jobs_of, read_params, refusal
-    from pipeline.errors import BusyError, ConfigError, DiskError
-    from pipeline.experiments import Job
-    from pipeline.lockfile import LOCK, read_lock
-    from pipeline.runner import follow_parent, guarded
-    from pipeline.settings import PARAMS
+    from pipeline.core.errors import BusyError, ConfigError, DiskError
+    from pipeline.core.files import to_json, write_json
+    from pipeline.core.process.runner import follow_parent, guarded
+    from pipeline.project import experiments
+    from pipeline.project.compose import Params, check_grammar, check_jobs, jobs_of, read_params, refusal
+    from pipeline.project.experiments import Job
+    from pipeline.project.settings import PARAMS
+    from pipeline.project.versions.lockfile import LOCK, read_lock
 
 FOLDER = Path("multirun")
 _USAGE = "usage: python -m pipeline.sweep -m KEY=VALUE,VALUE ... [--json] (Hydra's multirun, with its whole grammar)"
@@ -73,9 +73,16 @@ def hydra_arguments(arguments: list[str], params: Params, folder: Path) -> list[
     mine = {key_of(argument) for argument in arguments if "=" in argument and not argument.startswith("-")}
     base = [f"+dataset@datasets.{name}={name}" for name in sorted(params.datasets)]
     base += [override for override in params.overrides if key_of(override) not in mine]
-    quiet = [f"hydra.sweep.dir={folder}", "hydra.sweep.subdir=${hydra.job.num}", "hydra.output_subdir=null", "hydra/job_logging=disabled"]
+    quiet = [
+        f"hydra.sweep.dir={folder}",
+        "hydra.sweep.subdir=${hydra.job.num}",
+        "hydra.output_subdir=null",
+        "hydra/job_logging=disabled",
+    ]
     quiet = [argument for argument in quiet if key_of(argument) not in mine]
-    at = next((n for n, argument in enumerate(arguments) if "=" in argument and not argument.startswith("-")), len(arguments))
+    at = next(
+        (n for n, argument in enumerate(arguments) if "=" in argument and not argument.startswith("-")), len(arguments)
+    )
     return [*arguments[:at], *base, *quiet, *arguments[at:]]
 
 
@@ -138,14 +145,18 @@ def check_arguments(arguments: list[str]) -> None:
     flags = [argument for argument in arguments if argument.startswith("-")]
     overrides = [argument for argument in arguments if not argument.startswith("-")]
     if odd := sorted(set(flags) - _FLAGS):
-        raise ConfigError(f"{odd[0]!r} is none of a sweep's flags: a job is HEAD and its overrides, nothing else; {_USAGE}")
+        raise ConfigError(
+            f"{odd[0]!r} is none of a sweep's flags: a job is HEAD and its overrides, nothing else; {_USAGE}"
+        )
     if not flags or not any("=" in argument for argument in overrides):
         raise ConfigError(_USAGE)
     check_grammar(overrides)
     if fixed := [override for override in overrides if key_of(override) in _FIXED]:
         raise ConfigError(f"override {fixed[0]!r}: the sweep itself sets this; its records lie under {FOLDER}/")
     if named := [override for override in overrides if key_of(override) == "datasets" or _DATASET.match(override)]:
-        raise ConfigError(f"override {named[0]!r}: which datasets are built stands in {PARAMS}, and is no override; commit it there")
+        raise ConfigError(
+            f"override {named[0]!r}: which datasets are built stands in {PARAMS}, and is no override; commit it there"
+        )
 
 
 def check_values(arguments: list[str], params: Params) -> None:
@@ -155,7 +166,11 @@ def check_values(arguments: list[str], params: Params) -> None:
         ConfigError: no job's config is valid.
 
     """
-    overrides = [argument for argument in hydra_arguments(arguments, params, FOLDER) if not argument.startswith(("-", "+dataset@datasets."))]
+    overrides = [
+        argument
+        for argument in hydra_arguments(arguments, params, FOLDER)
+        if not argument.startswith(("-", "+dataset@datasets."))
+    ]
     if not any(key_of(override).startswith(("hydra/sweeper", "hydra.sweeper")) for override in overrides):
         jobs = jobs_of([override for override in overrides if not key_of(override).startswith(("hydra.", "hydra/"))])
         if said := check_jobs(params.datasets, jobs):
@@ -180,7 +195,9 @@ def only_one(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BusyError(f"{folder}: the same sweep is running already; wait for it, then the same command shows its table") from None
+            raise BusyError(
+                f"{folder}: the same sweep is running already; wait for it, then the same command shows its table"
+            ) from None
         yield
     finally:
         os.close(handle)
@@ -198,7 +215,10 @@ def sweep(arguments: list[str]) -> list[Job]:
     folder, params = folder_of(arguments), read_params()
     experiments.refuse_uncommitted()
     if read_lock() is None:
-        print(f"there is no {LOCK}, so every job builds all of it; `dvc repro` and commit first to share what jobs have in common", file=sys.stderr)
+        print(
+            f"there is no {LOCK}, so every job builds all of it; `dvc repro` and commit first to share what jobs have in common",
+            file=sys.stderr,
+        )
     for copy in experiments.remove_abandoned():
         print(f"removed {copy}: a killed experiment left it", file=sys.stderr)
     check_values(arguments, params)
@@ -215,19 +235,26 @@ def _run_all(arguments: list[str], params: Params, folder: Path, *, is_new: bool
     given = hydra_arguments(arguments, params, folder)
     sys.argv = [sys.argv[0], *given]
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # Hydra tells its jobs on standard output, which a program may read
+        with contextlib.redirect_stdout(
+            sys.stderr
+        ):  # Hydra tells its jobs on standard output, which a program may read
             _multirun()
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(refusal(error, given)) from error
     except SystemExit as error:
         if error.code in _HYDRA_REFUSES:
-            raise ConfigError(f"Hydra refuses the sweep, see above; conf/ has the keys, {PARAMS} the datasets") from error
+            raise ConfigError(
+                f"Hydra refuses the sweep, see above; conf/ has the keys, {PARAMS} the datasets"
+            ) from error
         if error.code:  # this process was told to end
             raise
     finally:
         if jobs := experiments.read_jobs(folder):
             experiments.show(jobs, folder / "sweep.json")  # first: it needs no room on the disk
-            write_json(folder / "sweep.json", {"commit": experiments.head(), "arguments": arguments, "jobs": [to_record(job) for job in jobs]})
+            write_json(
+                folder / "sweep.json",
+                {"commit": experiments.head(), "arguments": arguments, "jobs": [to_record(job) for job in jobs]},
+            )
         elif is_new:
             experiments.remove_folder(folder)
     return jobs

@@ -37,10 +37,25 @@ class Browser:
         self._profile = tempfile.mkdtemp(prefix="aerie-chromium-")
         read_end, self._write = os.pipe()
         self._read, write_end = os.pipe()
-        command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage", "--remote-debugging-pipe"]
-        command += [f"--user-data-dir={self._profile}", f"--window-size={width},{height}", "--disable-background-networking", "about:blank"]
+        command = [
+            CHROMIUM,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-dev-shm-usage",
+            "--remote-debugging-pipe",
+        ]
+        command += [
+            f"--user-data-dir={self._profile}",
+            f"--window-size={width},{height}",
+            "--disable-background-networking",
+            "about:blank",
+        ]
         launcher = [sys.executable, "-c", _LAUNCH, str(read_end), str(write_end), *command]
-        self._process = subprocess.Popen(launcher, pass_fds=(read_end, write_end), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._process = subprocess.Popen(
+            launcher, pass_fds=(read_end, write_end), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         os.close(read_end)
         os.close(write_end)
         self._buffer, self._number, self._session = b"", 0, ""
@@ -60,7 +75,9 @@ class Browser:
         self.call("Performance.enable", timeDomain="threadTicks")
         if dark:
             self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
+        )
 
     def _pages(self) -> list[str]:
         return [found["targetId"] for found in self.call("Target.getTargets")["targetInfos"] if found["type"] == "page"]
@@ -85,7 +102,9 @@ class Browser:
             ready, _, _ = select.select([self._read], [], [], max(deadline - time.monotonic(), 0))
             data = os.read(self._read, 1 << 20) if ready else b""
             if not data:
-                raise AssertionError(f"Chromium said nothing for {PATIENCE:g} s, or ended (exit code {self._process.poll()})")
+                raise AssertionError(
+                    f"Chromium said nothing for {PATIENCE:g} s, or ended (exit code {self._process.poll()})"
+                )
             self._buffer += data
         message, _, self._buffer = self._buffer.partition(b"\0")
         received: dict[str, Any] = json.loads(message)
@@ -94,7 +113,12 @@ class Browser:
     def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Call a method of the protocol; events that come meanwhile are kept in `events`."""
         self._number += 1
-        message = {"id": self._number, "method": method, "params": params, **({"sessionId": self._session} if self._session else {})}
+        message = {
+            "id": self._number,
+            "method": method,
+            "params": params,
+            **({"sessionId": self._session} if self._session else {}),
+        }
         data = json.dumps(message).encode() + b"\0"
         while data:
             data = data[os.write(self._write, data) :]
@@ -108,7 +132,9 @@ class Browser:
 
     def open(self, path: Path) -> None:
         """Open a file and wait until it has loaded and been painted."""
-        loader = self.call("Page.navigate", url=path.resolve().as_uri())["loaderId"]  # the blank page's own load may come late, and is no sign
+        loader = self.call("Page.navigate", url=path.resolve().as_uri())[
+            "loaderId"
+        ]  # the blank page's own load may come late, and is no sign
         while not any(self._has_loaded(event, loader) for event in self.events):
             self.events.append(self._receive())
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
@@ -157,4 +183,8 @@ class Browser:
 
     def requests(self) -> list[str]:
         """Addresses that the page asked for."""
-        return [event["params"]["request"]["url"] for event in self.events if event.get("method") == "Network.requestWillBeSent"]
+        return [
+            event["params"]["request"]["url"]
+            for event in self.events
+            if event.get("method") == "Network.requestWillBeSent"
+        ]

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pipeline.runner import no_collector
-from pipeline.schema.target import TargetRecord
-from pipeline.targets import open_target
-from pipeline.tokens import Tokenizer
+from pipeline.core.process.runner import no_collector
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.project.targets import open_target
 from tests.instant_stages import InstantBuild, built
 from tests.workspace import ROOT as ROOT
 

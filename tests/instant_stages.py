@@ -9,7 +9,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.stages import STAGES, Stage
+from pipeline.graph import STAGES, Stage
 from tests.workspace import Workspace, copy_of_repository
 
 LOG = "INSTANT_LOG"
@@ -20,8 +20,8 @@ import os
 
 import orjson
 
-from pipeline.artifacts import read_jsonl, sha256_file, sha256_folder, write_bytes, write_json, write_jsonl
-from pipeline.errors import InputError
+from pipeline.core.files import read_jsonl, sha256_file, sha256_folder, write_bytes, write_json, write_jsonl
+from pipeline.core.errors import InputError
 
 
 def note(stage, paths):
@@ -68,8 +68,8 @@ _BODIES = {
     write_jsonl(timings, [{"id": row["id"], "key": row["key"], "provider": row["provider"], "seconds": 1.0} for row in rows])
     write_any(timings_summary, found)
 """,
-    "reconstruct": """    from pipeline.schema.tokens import SCHEMA, Segment, TokenRow
-    from pipeline.tables import write_rows
+    "reconstruct": """    from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
+    from pipeline.core.tables import write_rows
 
     rows = []
     for _, row in read_jsonl(responses):
@@ -80,9 +80,9 @@ _BODIES = {
     write_rows(tokens, SCHEMA, rows)
     write_json(summary, {"rows": len(rows)})
 """,
-    "target": """    from pipeline.schema.target import TargetSpec
-    from pipeline.specials import make_record
-    from pipeline.tokens import load_tokenizer
+    "target": """    from pipeline.formats.schema.target import TargetSpec
+    from pipeline.model.special_tokens import make_record
+    from pipeline.model.tokenizer.loading import load_tokenizer
 
     spec = TargetSpec.model_validate({key: value for key, value in config.target.items() if key in TargetSpec.model_fields})
     write_json(record, make_record(spec, load_tokenizer(spec)))
@@ -107,7 +107,7 @@ from typing import Any
 
 import orjson
 
-from pipeline.section import Section
+from pipeline.core.sections import Section
 from pipeline.instant import InputError, digest, note, read_jsonl, write_any, write_json, write_jsonl
 
 
@@ -153,11 +153,13 @@ def instant_stages(root: Path, *, rows: int = 6) -> InstantBuild:
     workspace = InstantBuild(root)
     workspace.write("pipeline/instant.py", _SHARED)
     for stage in STAGES:
-        workspace.write(f"pipeline/{stage.name}/__init__.py", "")
-        workspace.write(f"pipeline/{stage.name}/stage.py", _source(stage))
+        workspace.write(f"pipeline/stages/{stage.name}/__init__.py", "")
+        workspace.write(f"pipeline/stages/{stage.name}/stage.py", _source(stage))
     workspace.replace("params.yaml", "- reasoning\n", "")
     for name in ("tools", "code", "heldout"):
-        lines = [f'{{"id":"{name}-{n}","messages":[{{"role":"user","content":"question {n}"}}]}}\n' for n in range(rows)]
+        lines = [
+            f'{{"id":"{name}-{n}","messages":[{{"role":"user","content":"question {n}"}}]}}\n' for n in range(rows)
+        ]
         workspace.write(f"data/{name}.jsonl", "".join(lines))
     workspace.python("compose")
     workspace.run("git", "add", "-A")

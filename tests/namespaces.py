@@ -21,7 +21,10 @@ def _granted(kind: str, *trial: str) -> tuple[str, ...] | None:
     """`unshare` with the options under which ``trial`` works: as root first, else as a user who is root inside only."""
     for options in ((kind,), ("--user", "--map-root-user", kind)):
         words = ("unshare", *options)
-        if shutil.which("unshare") and subprocess.run([*words, *trial], capture_output=True, check=False).returncode == 0:
+        if (
+            shutil.which("unshare")
+            and subprocess.run([*words, *trial], capture_output=True, check=False).returncode == 0
+        ):
             return words
     return None
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.compose import target_section
-from pipeline.target.stage import Config, run
+from pipeline.project.compose import target_section
+from pipeline.stages.target.stage import Config, run
 
 
 class StandIn(NamedTuple):

@@ -11,15 +11,15 @@ import pytest
 from ruamel.yaml import YAML
 
 from docs import make_tree
-from pipeline.fingerprint import Module, closure, modules
-from pipeline.section import Section
-from pipeline.stages import OF_THE_CLOCK, STAGES, Stage
+from pipeline.core.fingerprint import Module, closure, modules
+from pipeline.core.sections import Section
+from pipeline.graph import OF_THE_CLOCK, STAGES, Stage
 from tests.conftest import ROOT
 
 DVC: dict[str, Any] = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text())["stages"]
 MODULES = modules(ROOT)
-STAGE_PACKAGES = {f"pipeline.{stage.name}" for stage in STAGES}
-FILES = {"pipeline.artifacts", "pipeline.tables", "pipeline.tensors", "pipeline.export_data"}
+STAGE_PACKAGES = {f"pipeline.stages.{stage.name}" for stage in STAGES}
+FILES = {"pipeline.core.files", "pipeline.core.tables", "pipeline.core.tensors", "pipeline.commands.export_data"}
 """The only modules that open data files; export_data writes the formats of other trainers."""
 
 
@@ -60,15 +60,22 @@ def test_a_file_kept_in_git_is_a_metric_or_plot_and_never_an_out() -> None:
     """A stage with an uncached out is never saved to DVC's run cache, so it would run again after a branch switch."""
     for name, entry in DVC.items():
         if name != "compose":
-            assert not [item for item in entry.get("outs", []) if isinstance(item, dict) and any(v.get("cache") is False for v in item.values())]
+            assert not [
+                item
+                for item in entry.get("outs", [])
+                if isinstance(item, dict) and any(v.get("cache") is False for v in item.values())
+            ]
         for item in [*entry.get("metrics", []), *entry.get("plots", [])]:
             if item not in map(dvc_path, OF_THE_CLOCK):
                 assert next(iter(item.values()))["cache"] is False
 
 
-@pytest.mark.parametrize("stage", [pytest.param(stage, id=stage.name, marks=[pytest.mark.slow] * (stage.name in WITH_TORCH)) for stage in STAGES])
+@pytest.mark.parametrize(
+    "stage",
+    [pytest.param(stage, id=stage.name, marks=[pytest.mark.slow] * (stage.name in WITH_TORCH)) for stage in STAGES],
+)
 def test_run_takes_exactly_what_the_table_gives(stage: Stage) -> None:
-    module = importlib.import_module(f"pipeline.{stage.name}.stage")
+    module = importlib.import_module(f"pipeline.stages.{stage.name}.stage")
     assert issubclass(module.Config, Section)
     assert set(module.Config.model_fields) == set(stage.keys) | set(stage.aside)
     assert not set(stage.keys) & set(stage.aside)
@@ -83,22 +90,28 @@ def test_each_stage_reads_only_what_an_earlier_one_wrote() -> None:
     for stage in STAGES:
         for path in stage.reads.values():
             wanted = path.replace("{each}", "{d}")
-            assert any(wanted == known or known.startswith(f"{wanted}/") for known in written), f"{stage.name} reads {path}"
+            assert any(wanted == known or known.startswith(f"{wanted}/") for known in written), (
+                f"{stage.name} reads {path}"
+            )
         written |= set(stage.writes.values())
 
 
 def package_of(name: str) -> str:
-    return ".".join(name.split(".")[:2])
+    return ".".join(name.split(".")[:3])
 
 
-@pytest.mark.parametrize("module", [m for m in MODULES.values() if package_of(m.name) in STAGE_PACKAGES], ids=lambda m: m.name)
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES.values() if package_of(m.name) in STAGE_PACKAGES], ids=lambda m: m.name
+)
 def test_a_stage_never_imports_another_stage(module: Module) -> None:
     others = STAGE_PACKAGES - {package_of(module.name)}
-    assert not {name for name in module.imports if package_of(name) in others and not name.startswith("pipeline.embedded")}
+    assert not {
+        name for name in module.imports if package_of(name) in others and not name.startswith("pipeline.standin.server")
+    }
 
 
 def test_only_the_command_line_and_compose_know_the_stage_table() -> None:
-    users = {m.name for m in MODULES.values() if "__main__" not in m.name and "pipeline.stages" in _safe_names(m)}
+    users = {m.name for m in MODULES.values() if "__main__" not in m.name and "pipeline.graph" in _safe_names(m)}
     assert not {name for name in users if package_of(name) in STAGE_PACKAGES}
 
 
@@ -110,18 +123,18 @@ def _safe_names(module: Module) -> set[str]:
 
 def test_hydra_is_imported_by_compose_alone() -> None:
     users = {m.name for m in MODULES.values() if any(name.split(".")[0] == "hydra" for name in _safe_names(m))}
-    assert users <= {"pipeline.compose", "pipeline.sweep"}
+    assert users <= {"pipeline.project.compose", "pipeline.sweep"}
 
 
 def test_verify_and_compose_load_nothing_large() -> None:
     """The commit hook runs at every commit."""
-    names = {name.split(".")[0] for found in closure(MODULES, ["pipeline.verify"]).values() for name in found}
+    names = {name.split(".")[0] for found in closure(MODULES, ["pipeline.commands.verify"]).values() for name in found}
     assert not names & {"numpy", "pyarrow", "torch", "transformers", "tokenizers", "rich", "httpx", "aiohttp", "dvc"}
 
 
 def test_no_stage_reaches_hydra() -> None:
     for stage in STAGES:
-        assert "pipeline.compose" not in closure(MODULES, [f"pipeline.{stage.name}.stage"])
+        assert "pipeline.project.compose" not in closure(MODULES, [f"pipeline.stages.{stage.name}.stage"])
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES.values() if m.path.name == "__init__.py"], ids=lambda m: m.name)
@@ -130,12 +143,21 @@ def test_an_init_file_is_empty(module: Module) -> None:
     assert module.tree.body == []
 
 
-OPENERS = {"write_text", "write_bytes", "ParquetWriter", "write_table", "ParquetFile", "save_file", "safe_open", "load_file"}
+OPENERS = {
+    "write_text",
+    "write_bytes",
+    "ParquetWriter",
+    "write_table",
+    "ParquetFile",
+    "save_file",
+    "safe_open",
+    "load_file",
+}
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES.values() if m.name not in FILES], ids=lambda m: m.name)
 def test_data_files_are_opened_in_one_place(module: Module) -> None:
-    ours = {"write_text", "write_bytes"}  # functions of pipeline.artifacts, called by plain name
+    ours = {"write_text", "write_bytes"}  # functions of pipeline.core.files, called by plain name
     for node in ast.walk(module.tree):
         if not isinstance(node, ast.Call):
             continue
@@ -153,7 +175,9 @@ def test_no_module_pickles() -> None:
     for module in MODULES.values():
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                assert (node.value.id, node.attr) not in {("torch", "load"), ("pickle", "loads"), ("pickle", "load")}, f"{module.path}:{node.lineno}"
+                assert (node.value.id, node.attr) not in {("torch", "load"), ("pickle", "loads"), ("pickle", "load")}, (
+                    f"{module.path}:{node.lineno}"
+                )
 
 
 def test_every_module_says_what_it_is_for() -> None:
@@ -171,11 +195,11 @@ def test_stages_load_only_what_they_use() -> None:
     """In a process of its own, since here everything is loaded."""
     code = """
 import sys
-import pipeline.calibrate.stage, pipeline.gate.stage
+import pipeline.stages.calibrate.stage, pipeline.stages.gate.stage
 assert not {"numpy", "pyarrow", "torch"} & set(sys.modules), "nothing to compare, nothing to load"
-import pipeline.audit.stage, pipeline.reconstruct.stage
-from pipeline.rendering import PromptRenderer
-from pipeline.targets import open_target
+import pipeline.stages.audit.stage, pipeline.stages.reconstruct.stage
+from pipeline.model.rendering import PromptRenderer
+from pipeline.project.targets import open_target
 renderer = PromptRenderer(*open_target("kimi_k25"))
 assert renderer.render([{"role": "user", "content": "hi"}])
 assert not {"openai", "aiohttp", "httpx", "torch", "transformers", "dvc"} & set(sys.modules), sorted(sys.modules)

@@ -27,7 +27,9 @@ def test_the_plain_step_and_ours_take_the_same_loss_and_end_with_the_same_weight
             assert different.float().mean() < 0.01, f"{variant}: {name}"
 
 
-def test_without_a_gpu_the_full_size_is_refused_in_one_line_and_the_small_one_runs(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gpu_the_full_size_is_refused_in_one_line_and_the_small_one_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert drafter_gpu.main([]) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -39,6 +41,10 @@ def test_without_a_gpu_the_full_size_is_refused_in_one_line_and_the_small_one_ru
 
 def test_every_test_that_the_guide_names_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/drafter.md").read_text()))
-    defined = {name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)}
+    defined = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
     assert len(named) >= 15
     assert not named - defined

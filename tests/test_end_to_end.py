@@ -35,7 +35,11 @@ overrides:
 
 def digests(workspace: Workspace) -> dict[str, str]:
     folder = workspace.root / "build"
-    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +60,11 @@ def test_two_clean_clones_agree_byte_for_byte(reduced: Workspace, tmp_path_facto
     other.write("params.yaml", PARAMS)
     other.repro("extract@tools")
     ours, theirs = digests(reduced), digests(other)
-    assert {"target", "tools", "extracted"} <= {name.split("/")[0] for name in theirs} <= {name.split("/")[0] for name in ours}
+    assert (
+        {"target", "tools", "extracted"}
+        <= {name.split("/")[0] for name in theirs}
+        <= {name.split("/")[0] for name in ours}
+    )
     assert not [name for name in theirs if ours[name] != theirs[name] and not holds_times(f"/{name}")]
 
 
@@ -65,7 +73,11 @@ def test_an_edited_threshold_runs_the_audit_again_and_nothing_that_costs(reduced
     ran = reduced.repro()
     assert {"compose"} <= ran
     assert {"audit@tools", "audit@code"} == {name for name in ran if name.startswith("audit")} or ran == {"compose"}
-    assert not {name for name in ran if name.split("@")[0] in {"generate", "reconstruct", "extract", "train", "evaluate", "export"}}
+    assert not {
+        name
+        for name in ran
+        if name.split("@")[0] in {"generate", "reconstruct", "extract", "train", "evaluate", "export"}
+    }
 
 
 def test_one_datasets_temperature_runs_its_own_chain_only(reduced: Workspace) -> None:
@@ -77,7 +89,7 @@ def test_one_datasets_temperature_runs_its_own_chain_only(reduced: Workspace) ->
 
 
 def test_a_comment_runs_compose_and_nothing_else(reduced: Workspace) -> None:
-    path = reduced.root / "pipeline/audit/stage.py"
+    path = reduced.root / "pipeline/stages/audit/stage.py"
     path.write_text(path.read_text() + "\n# a remark\n")
     assert reduced.repro() == {"compose"}
 
@@ -108,7 +120,9 @@ def test_a_gate_that_says_no_stops_before_extract_and_keeps_the_audit(reduced: W
 def test_a_killed_stage_leaves_no_half_artifact_and_the_next_run_finishes(reduced: Workspace) -> None:
     before = digests(reduced)
     reduced.replace("params.yaml", "train.epochs=1", "train.epochs=500")  # it must not be done before it is killed
-    process = subprocess.Popen(["dvc", "repro"], cwd=reduced.root, env=reduced.environment(), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        ["dvc", "repro"], cwd=reduced.root, env=reduced.environment(), stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("train: "):  # it has begun
@@ -120,21 +134,34 @@ def test_a_killed_stage_leaves_no_half_artifact_and_the_next_run_finishes(reduce
     process.wait()
     process.stdout.close()
     left = {path.name for path in (reduced.root / "build/drafter").iterdir()}
-    assert "checkpoint" not in left or digests(reduced)["drafter/checkpoint/model.safetensors"] == before["drafter/checkpoint/model.safetensors"]
+    assert (
+        "checkpoint" not in left
+        or digests(reduced)["drafter/checkpoint/model.safetensors"] == before["drafter/checkpoint/model.safetensors"]
+    )
     reduced.replace("params.yaml", "train.epochs=500", "train.epochs=1")
     reduced.repro()
     after = digests(reduced)
-    assert {name for name in after if after[name] != before.get(name) and not name.startswith(("config", "code"))} == set()
+    assert {
+        name for name in after if after[name] != before.get(name) and not name.startswith(("config", "code"))
+    } == set()
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "stage", "says"),
     [
         ("conf/target/kimi_k25.yaml", '"<|im_end|>": 163586', '"<|im_end|>": 163533', "target", "ordinary text 'chas'"),
-        ("params.yaml", "- train.epochs=1", "- train.epochs=1\n- provider.allow=[nobody]", "generate@code", "no endpoint may answer under the policy"),
+        (
+            "params.yaml",
+            "- train.epochs=1",
+            "- train.epochs=1\n- provider.allow=[nobody]",
+            "generate@code",
+            "no endpoint may answer under the policy",
+        ),
     ],
 )
-def test_a_wrong_value_stops_the_build_with_its_reason(reduced: Workspace, file: str, old: str, new: str, stage: str, says: str) -> None:
+def test_a_wrong_value_stops_the_build_with_its_reason(
+    reduced: Workspace, file: str, old: str, new: str, stage: str, says: str
+) -> None:
     before = (reduced.root / file).read_text()
     try:
         reduced.replace(file, old, new)
@@ -146,7 +173,9 @@ def test_a_wrong_value_stops_the_build_with_its_reason(reduced: Workspace, file:
         (reduced.root / file).write_text(before)
 
 
-@pytest.mark.skipif(offline() is None, reason="this kernel grants no network namespace, so being offline cannot be proven")
+@pytest.mark.skipif(
+    offline() is None, reason="this kernel grants no network namespace, so being offline cannot be proven"
+)
 def test_the_build_ran_where_only_loopback_exists(reduced: Workspace) -> None:
     assert reduced.wrapper, "every command of the reduced build ran in a namespace without a network"
     probe = "import socket; socket.create_connection(('192.0.2.1', 80), timeout=2)"

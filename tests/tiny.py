@@ -6,16 +6,16 @@ from typing import Any
 import torch
 from ruamel.yaml import YAML
 
-from pipeline.artifacts import write_json
-from pipeline.eagle3.config import DrafterConfig
-from pipeline.eagle3.drafter import Drafter, initialize
-from pipeline.eagle3.unroll import Pack
-from pipeline.extract import stage as extract
-from pipeline.extract.config import EngineSection, ExtractSection
-from pipeline.schema.target import TargetRecord
-from pipeline.schema.tokens import SCHEMA
-from pipeline.tables import write_rows
-from pipeline.train.config import TrainSection
+from pipeline.core.files import write_json
+from pipeline.core.tables import write_rows
+from pipeline.drafter.config import DrafterConfig
+from pipeline.drafter.drafter import Drafter, initialize
+from pipeline.drafter.unroll import Pack
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.formats.schema.tokens import SCHEMA
+from pipeline.stages.extract import stage as extract
+from pipeline.stages.extract.config import EngineSection, ExtractSection
+from pipeline.stages.train.config import TrainSection
 from tests.conftest import ROOT
 
 LAYERS, WIDTH, VOCAB = 8, 32, 300
@@ -59,7 +59,10 @@ def token_row(name: str, prompt: list[int], completion: list[int]) -> dict[str, 
 def random_rows(shapes: list[tuple[str, int, int]], vocab_size: int = VOCAB, seed: int = 0) -> list[dict[str, Any]]:
     """Rows of these sizes with random ids."""
     generator = torch.Generator().manual_seed(seed)
-    drawn = [torch.randint(vocab_size, (prompt + completion,), generator=generator).tolist() for _, prompt, completion in shapes]
+    drawn = [
+        torch.randint(vocab_size, (prompt + completion,), generator=generator).tolist()
+        for _, prompt, completion in shapes
+    ]
     return [token_row(name, ids[:prompt], ids[prompt:]) for (name, prompt, _), ids in zip(shapes, drawn, strict=True)]
 
 
@@ -72,7 +75,15 @@ def extract_settings(**changes: Any) -> ExtractSection:
 def train_settings(**changes: Any) -> TrainSection:
     """Shipped settings, made small, with changes."""
     shipped = YAML(typ="safe").load(ROOT / "conf/train/default.yaml")
-    small = {"draft_vocab_size": 64, "epochs": 3, "tokens_per_batch": 64, "ttt_steps": 3, "heldout": 0.2, "save_every": 2, "threads": 1}
+    small = {
+        "draft_vocab_size": 64,
+        "epochs": 3,
+        "tokens_per_batch": 64,
+        "ttt_steps": 3,
+        "heldout": 0.2,
+        "save_every": 2,
+        "threads": 1,
+    }
     return TrainSection(**{**shipped, **small, **changes})
 
 
@@ -91,13 +102,23 @@ class Build:
         """Where a dataset's states lie."""
         return self.folder / name / "hidden"
 
-    def extract(self, rows: list[dict[str, Any]], name: str = "data", engine: EngineSection | None = None, **settings: Any) -> Path:
+    def extract(
+        self, rows: list[dict[str, Any]], name: str = "data", engine: EngineSection | None = None, **settings: Any
+    ) -> Path:
         """Run the extract stage; give the folder of states."""
         accepted = self.folder / name / "accepted.parquet"
         write_rows(accepted, SCHEMA, rows)
         config = extract.Config(extract=extract_settings(**settings), engine=engine)
         out = self.hidden(name)
-        extract.run(config, accepted=accepted, verdict=self.verdict, record=self.record, model=self.model, hidden=out, stamp=self.stamps / f"{name}.json")
+        extract.run(
+            config,
+            accepted=accepted,
+            verdict=self.verdict,
+            record=self.record,
+            model=self.model,
+            hidden=out,
+            stamp=self.stamps / f"{name}.json",
+        )
         return out
 
 

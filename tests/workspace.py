@@ -32,13 +32,29 @@ class Workspace:
 
     def environment(self) -> dict[str, str]:
         """The environment of a person's shell: nothing of ours leaks in, our interpreter comes first."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "DVC_", "AERIE_", "OMP_"))}
-        return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "DVC_", "AERIE_", "OMP_"))
+        }
+        return {
+            **kept,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
 
     def run(self, *command: str, check: bool = True, timeout: float = 3600) -> subprocess.CompletedProcess[str]:
         """Run a command here; show everything that it said when it fails and must not."""
-        done = subprocess.run([*self.wrapper, *command], cwd=self.root, env=self.environment(), capture_output=True, text=True, timeout=timeout, check=False)
-        assert not check or done.returncode == 0, f"{' '.join(command)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        done = subprocess.run(
+            [*self.wrapper, *command],
+            cwd=self.root,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        assert not check or done.returncode == 0, (
+            f"{' '.join(command)} exited with {done.returncode}\n{done.stdout}\n{done.stderr}"
+        )
         return done
 
     def python(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -69,7 +85,12 @@ class Workspace:
 def call(folder: Path, environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `python -m pipeline ...` in this process: no interpreter starts, and nothing is imported again. Not for a stage, whose code is the folder's own."""
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.chdir(folder), patch.dict(os.environ, environment, clear=True), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with (
+        contextlib.chdir(folder),
+        patch.dict(os.environ, environment, clear=True),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
         try:
             code = main(list(arguments))
         except SystemExit as ended:  # argparse's way
@@ -84,7 +105,13 @@ def read(workspace: Workspace, name: str) -> Any:
 
 def copy_of_repository(to: Path, wrapper: tuple[str, ...] = ()) -> Workspace:
     """Copy what git knows or would take, and make it a repository of its own."""
-    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     for name in filter(None, listed.stdout.split("\0")):
         source = ROOT / name
         if source.is_file() and not name.startswith("tests/"):

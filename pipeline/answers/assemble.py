@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.answers.markers import Piece
-from pipeline.schema.tokens import Segment
-from pipeline.tokens import Tokenizer
+from pipeline.answers.readings.markers import Piece
+from pipeline.formats.schema.tokens import Segment
+from pipeline.model.tokenizer.loading import Tokenizer
 
 WIDTH = 4
 """Bytes of an id."""

@@ -4,21 +4,21 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pipeline.answers.answer import Answer, Bill
 from pipeline.answers.assemble import NOTHING, Ahead, Built, Encoder
-from pipeline.answers.calls import Context
-from pipeline.answers.emitted import agrees, as_ids, impossible, spans_of
-from pipeline.answers.formats import CallIds, Thinking, format_of
-from pipeline.answers.habits import Habits
-from pipeline.answers.logprobs import Found, Vocabulary, found_in, joined
-from pipeline.answers.markers import Markers
 from pipeline.answers.outcome import Outcome
-from pipeline.answers.readings import Prompted
-from pipeline.answers.recount import Recount
-from pipeline.errors import InputError
-from pipeline.schema.target import TargetRecord
-from pipeline.schema.tokens import Evidence
-from pipeline.tokens import Tokenizer
+from pipeline.answers.providers.habits import Habits
+from pipeline.answers.readings.candidates import Prompted
+from pipeline.answers.readings.chat_formats import CallIds, Thinking, format_of
+from pipeline.answers.readings.markers import Markers
+from pipeline.answers.readings.tool_calls import Context
+from pipeline.answers.rungs.logprobs import Found, Vocabulary, found_in, joined
+from pipeline.answers.rungs.recount import Recount
+from pipeline.answers.rungs.returned_ids import agrees, as_ids, impossible, spans_of
+from pipeline.core.errors import InputError
+from pipeline.formats.completion.answer import Answer, Bill
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.formats.schema.tokens import Evidence
+from pipeline.model.tokenizer.loading import Tokenizer
 
 _TEXT_IS_STILL_THERE = frozenset({"reasoning_not_raw"})
 """Faults of an answer that returned ids make good."""
@@ -47,10 +47,17 @@ class Rebuilder:
         One kind of work after the other keeps the processor's caches warm, which saves a sixth of the time of rebuilding answer by answer.
         """
         needed = (answer for answer in answers if not (answer.given or answer.logprobs or answer.rejects))
-        texts = [text for answer in needed for text in (answer.reasoning, answer.content) if text and not self.markers.may_hold(text)]
+        texts = [
+            text
+            for answer in needed
+            for text in (answer.reasoning, answer.content)
+            if text and not self.markers.may_hold(text)
+        ]
         return dict(zip(map(id, texts), self.tokenizer.flats(texts), strict=True))
 
-    def rebuild(self, answer: Answer, bill: Bill, habits: Habits, prompted: Prompted, ahead: Ahead = NOTHING) -> Outcome:
+    def rebuild(
+        self, answer: Answer, bill: Bill, habits: Habits, prompted: Prompted, ahead: Ahead = NOTHING
+    ) -> Outcome:
         """Find the best ids that the evidence supports; `ahead` has the ids of some of its texts."""
         if answer.rejects and set(answer.rejects) - _TEXT_IS_STILL_THERE:
             return Outcome(None, notes=(*answer.notes, *bill.notes), reasons=answer.rejects)
@@ -129,7 +136,9 @@ class _Known:
                 if is_text and len(sure) == len(ids) and not impossible(sure, self.of.record, self.of.tokenizer):
                     known.setdefault(self.of.tokenizer.decode_bytes(sure).decode("utf-8", "replace"), set()).add(sure)
         fields = {self.answer.reasoning, self.answer.content, *(call.arguments for call in self.answer.calls)}
-        usable = {text: ways for text, ways in known.items() if text in fields and len(ways) == 1 and "\ufffd" not in text}
+        usable = {
+            text: ways for text, ways in known.items() if text in fields and len(ways) == 1 and "\ufffd" not in text
+        }
         for text, (way,) in usable.items():
             encode.know(text, way)
         if usable:
@@ -142,7 +151,11 @@ class _Known:
     def _unclosed(self, ids: list[int]) -> bool:
         """Whether an answer that ended by itself never left its reasoning, as ids of the content alone look when the reasoning is empty."""
         role = self.of.record.role_id
-        return self.thinking == "open" and self.answer.finish == "stop" and not {role("think_close"), role("tools_open")} & {*ids}
+        return (
+            self.thinking == "open"
+            and self.answer.finish == "stop"
+            and not {role("think_close"), role("tools_open")} & {*ids}
+        )
 
     def _missing(self, built: Built) -> bool:
         """Whether more was billed than there are ids: some of the answer's tokens are not among them, be they white space that the text lost too."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from pipeline.answers.found import found
+from pipeline.core.describe import found
 
 
 class Job(NamedTuple):
@@ -56,7 +56,12 @@ def nested_too_deeply(line: bytes, value: Any) -> bool:
         return False
     level = [value]
     for _ in range(DEEPEST):
-        level = [inner for outer in level for inner in (outer.values() if isinstance(outer, dict) else outer) if isinstance(inner, dict | list)]
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
         if not level:
             return False
     return True
@@ -148,5 +153,10 @@ def name_of(value: Any, fallback: str) -> str:
 def _body_of_fields(value: dict[str, Any]) -> dict[str, Any]:
     """A completion body around the bare fields of an answer."""
     finish = value.get("finish_reason") or ("tool_calls" if value.get("tool_calls") else None)
-    choice = {"message": value, "finish_reason": finish, "native_finish_reason": value.get("native_finish_reason"), "logprobs": value.get("logprobs")}
+    choice = {
+        "message": value,
+        "finish_reason": finish,
+        "native_finish_reason": value.get("native_finish_reason"),
+        "logprobs": value.get("logprobs"),
+    }
     return {"provider": value.get("provider"), "usage": value.get("usage"), "choices": [choice]}

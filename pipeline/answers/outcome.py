@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from pipeline.answers.assemble import Built
-from pipeline.schema.tokens import Evidence
+from pipeline.formats.schema.tokens import Evidence
 
 
 class Outcome(NamedTuple):

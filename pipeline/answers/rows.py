@@ -3,23 +3,23 @@
 from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from pipeline.answers.answer import Answer, Bill, Finish, Reply
 from pipeline.answers.assemble import Ahead, Span, pack
-from pipeline.answers.emitted import as_ids, impossible
-from pipeline.answers.formats import Thinking, thinking_after
-from pipeline.answers.habits import UNKNOWN, Habits, Seen, take_in
 from pipeline.answers.ladder import Rebuilder
 from pipeline.answers.lines import Job
-from pipeline.answers.names import with_names
-from pipeline.answers.observe import Observer
 from pipeline.answers.outcome import Outcome
-from pipeline.answers.parse import parse_body
-from pipeline.answers.readings import Prompted
-from pipeline.errors import InputError
-from pipeline.rendering import PromptRenderer
-from pipeline.schema.target import TargetRecord
-from pipeline.schema.tokens import Evidence, Status
-from pipeline.tokens import Tokenizer
+from pipeline.answers.providers.habits import UNKNOWN, Habits, Seen, take_in
+from pipeline.answers.providers.observation import Observer
+from pipeline.answers.readings.call_names import with_names
+from pipeline.answers.readings.candidates import Prompted
+from pipeline.answers.readings.chat_formats import Thinking, thinking_after
+from pipeline.answers.rungs.returned_ids import as_ids, impossible
+from pipeline.core.errors import InputError
+from pipeline.formats.completion.answer import Answer, Bill, Finish, Reply
+from pipeline.formats.completion.parser import parse_body
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.formats.schema.tokens import Evidence, Status
+from pipeline.model.rendering import PromptRenderer
+from pipeline.model.tokenizer.loading import Tokenizer
 
 
 class Row(NamedTuple):
@@ -74,12 +74,25 @@ class RowMaker:
         asked = self._asked(job)
         rejects = (*job.rejects, *reply.rejects, *asked.rejects)
         if rejects or not reply.answers:
-            outcome = Outcome(None, notes=(*job.notes, *asked.notes, *reply.notes, *reply.bill.notes), reasons=tuple(dict.fromkeys(rejects)))
+            outcome = Outcome(
+                None,
+                notes=(*job.notes, *asked.notes, *reply.notes, *reply.bill.notes),
+                reasons=tuple(dict.fromkeys(rejects)),
+            )
             return [_row(job, job.id, asked, reply, None, outcome, reply.bill.tokens)]
         own = habits.get(reply.provider, UNKNOWN)
         outcomes = self._outcomes(reply, own, asked, ahead)
         return [
-            _row(job, job.id if n == 0 else f"{job.id}#{n}", asked, reply, answer, self._named(outcome), billed, (*job.notes, *asked.notes))
+            _row(
+                job,
+                job.id if n == 0 else f"{job.id}#{n}",
+                asked,
+                reply,
+                answer,
+                self._named(outcome),
+                billed,
+                (*job.notes, *asked.notes),
+            )
             for n, (answer, (outcome, billed)) in enumerate(zip(reply.answers, outcomes, strict=True))
         ]
 
@@ -98,8 +111,13 @@ class RowMaker:
         """What each job shows of its provider's habits; None where that provider is one of whom enough is known."""
         replies = [(job, Reply() if job.rejects else self._reply(job)) for job in jobs]
         needed = [bool(job.rejects) or reply.provider not in enough for job, reply in replies]
-        ahead = self.rebuilder.ahead(answer for (_, reply), wanted in zip(replies, needed, strict=True) if wanted for answer in reply.answers)
-        return [self._shown(job, reply, ahead) if wanted else None for (job, reply), wanted in zip(replies, needed, strict=True)]
+        ahead = self.rebuilder.ahead(
+            answer for (_, reply), wanted in zip(replies, needed, strict=True) if wanted for answer in reply.answers
+        )
+        return [
+            self._shown(job, reply, ahead) if wanted else None
+            for (job, reply), wanted in zip(replies, needed, strict=True)
+        ]
 
     def observe(self, job: Job, seen: dict[str | None, Seen], limit: int) -> None:
         """Take a job into what is known of its provider's habits, up to so many rows of each provider."""
@@ -127,7 +145,9 @@ class RowMaker:
         reply = parse_body(job.body)
         if job.output_ids is not None and reply.answers:
             first = reply.answers[0]
-            return reply._replace(answers=(first._replace(given=(("output_ids", job.output_ids), *first.given)), *reply.answers[1:]))
+            return reply._replace(
+                answers=(first._replace(given=(("output_ids", job.output_ids), *first.given)), *reply.answers[1:])
+            )
         return reply
 
     def _prompted(self, asked: Asked) -> Prompted:
@@ -148,7 +168,8 @@ class RowMaker:
         note = f"billed_together {reply.bill.tokens} for {len(outcomes)} choices"
         if delta == 0:  # each as if its share had been billed alone: so what a count leaves open is seen here too
             outcomes = [
-                self.rebuilder.rebuild(answer, Bill(share, bill.notes), habits, prompted, ahead) for answer, share in zip(reply.answers, shares, strict=True)
+                self.rebuilder.rebuild(answer, Bill(share, bill.notes), habits, prompted, ahead)
+                for answer, share in zip(reply.answers, shares, strict=True)
             ]
             return [(_shared(outcome, note), share) for outcome, share in zip(outcomes, shares, strict=True)]
         return [(_unsettled(outcome, note, delta), None) for outcome in outcomes]
@@ -191,7 +212,16 @@ def _unsettled(outcome: Outcome, note: str, delta: int) -> Outcome:
     return outcome._replace(delta=delta, notes=(*outcome.notes, note), reasons=reasons)
 
 
-def _row(job: Job, name: str, asked: Asked, reply: Reply, answer: Answer | None, outcome: Outcome, billed: int | None, notes: tuple[str, ...] = ()) -> Row:
+def _row(
+    job: Job,
+    name: str,
+    asked: Asked,
+    reply: Reply,
+    answer: Answer | None,
+    outcome: Outcome,
+    billed: int | None,
+    notes: tuple[str, ...] = (),
+) -> Row:
     built = outcome.built
     reasons = tuple(dict.fromkeys((*outcome.reasons, *(job.flags if built is not None else ()))))
     status: Status = "reject" if built is None else "flag" if reasons else "accept"

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.answers.assemble import unpack
-from pipeline.answers.emitted import as_ids
-from pipeline.answers.habits import SAMPLE_ROWS, Seen, learn
 from pipeline.answers.lines import Job, file_job, load
+from pipeline.answers.providers.habits import SAMPLE_ROWS, Seen, learn
 from pipeline.answers.rows import Row, RowMaker
-from pipeline.artifacts import read_lines, refuse_overwriting, write_json
-from pipeline.calibrate.compare import Judge, judged
-from pipeline.calibrate.scores import Scores
-from pipeline.calibrate.simulate import Simulator
-from pipeline.calibrate.table import table
-from pipeline.errors import InputError
-from pipeline.schema.target import TargetRecord
-from pipeline.targets import open_target
+from pipeline.answers.rungs.returned_ids import as_ids
+from pipeline.core.errors import InputError
+from pipeline.core.files import read_lines, refuse_overwriting, write_json
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.project.targets import open_target
+from pipeline.stages.calibrate.compare import Judge, judged
+from pipeline.stages.calibrate.scores import Scores
+from pipeline.stages.calibrate.simulate import Simulator
+from pipeline.stages.calibrate.table import table
 
 Truth = tuple[Job, list[int], str | None]
 """The line as a job without its true ids, the true ids, and the line's dataset."""
@@ -49,7 +49,9 @@ def main(argv: list[str]) -> int:
     known = sum(1 for _ in truths())
     report["without_truth"] = report["lines"] - known
     if not known:
-        raise InputError(f"{path}: no line has output_ids, a list of ids; nothing to calibrate against ({report['lines']} lines read)")
+        raise InputError(
+            f"{path}: no line has output_ids, a list of ids; nothing to calibrate against ({report['lines']} lines read)"
+        )
     report["received"] = _scored(received, maker, judge, record)
     for name, make in simulator.habits.items():
         report["simulated"][name] = _scored(_simulated(truths, name, make, simulator, maker), maker, judge, record)
@@ -69,14 +71,20 @@ def _truths(path: Path, record: TargetRecord) -> Iterator[Truth]:
         job = file_job(number, line)
         if (ids := as_ids(job.output_ids)) is not None:
             if outside := [token for token in ids if not 0 <= token < record.vocab_size]:
-                raise InputError(f"{path}:{number}: output_ids has {outside[0]}; target {record.name!r} has the ids 0 to {record.vocab_size - 1}")
+                raise InputError(
+                    f"{path}:{number}: output_ids has {outside[0]}; target {record.name!r} has the ids 0 to {record.vocab_size - 1}"
+                )
             value = load(line)
             dataset = value.get("dataset")
             yield job._replace(output_ids=None), ids, dataset if isinstance(dataset, str) else None
 
 
 def _simulated(
-    truths: Callable[[], Iterator[Truth]], name: str, make: Callable[[list[int], str], dict[str, Any]], simulator: Simulator, maker: RowMaker
+    truths: Callable[[], Iterator[Truth]],
+    name: str,
+    make: Callable[[list[int], str], dict[str, Any]],
+    simulator: Simulator,
+    maker: RowMaker,
 ) -> Callable[[], Iterator[Truth]]:
     def lines() -> Iterator[Truth]:
         for job, ids, dataset in truths():
@@ -86,7 +94,9 @@ def _simulated(
     return lines
 
 
-def _scored(lines: Callable[[], Iterator[Truth]], maker: RowMaker, judge: Judge, record: TargetRecord) -> dict[str, Any]:
+def _scored(
+    lines: Callable[[], Iterator[Truth]], maker: RowMaker, judge: Judge, record: TargetRecord
+) -> dict[str, Any]:
     """Rebuild and compare, habits learned first."""
     seen: dict[str | None, Seen] = {}
     for job, _, _ in lines():
@@ -112,7 +122,9 @@ def _columns(row: Row) -> dict[str, Any]:
 
 def _print(report: dict[str, Any]) -> None:
     if report["without_truth"]:
-        print(f"{report['without_truth']} of {report['lines']} lines have no output_ids that are a list of ids, and are left out")
+        print(
+            f"{report['without_truth']} of {report['lines']} lines have no output_ids that are a list of ids, and are left out"
+        )
     if report["received"].get("rows"):
         print(table(report["received"], "responses as received"))
     print("simulated from the true ids, by habit of the provider")
@@ -121,12 +133,19 @@ def _print(report: dict[str, Any]) -> None:
         accepted = entry["by_status"].get("accept", {"rows": 0, "exact": 0})
         low, high = entry["exact_interval"]
         wrong = accepted["rows"] - accepted["exact"]
-        print(f"  {name:<32}{entry['rows']:>7}{accepted['rows']:>10}{wrong:>16}   {entry['exact_rate']:8.2%}  [{low:.2%}, {high:.2%}]")
+        print(
+            f"  {name:<32}{entry['rows']:>7}{accepted['rows']:>10}{wrong:>16}   {entry['exact_rate']:8.2%}  [{low:.2%}, {high:.2%}]"
+        )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m pipeline calibrate", description=__doc__)
     parser.add_argument("--target", required=True, help="a name under conf/target/, or the path of a fingerprint.json")
-    parser.add_argument("--truth", required=True, type=Path, help="JSONL: {id, output_ids, response?, messages?, tools?, dataset?} a line")
+    parser.add_argument(
+        "--truth",
+        required=True,
+        type=Path,
+        help="JSONL: {id, output_ids, response?, messages?, tools?, dataset?} a line",
+    )
     parser.add_argument("--out", required=True, type=Path, help="report.json to write")
     return parser

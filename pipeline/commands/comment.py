@@ -12,10 +12,10 @@ from typing import Any
 
 import orjson
 
-from pipeline.artifacts import read_bytes
-from pipeline.diff.markdown import LIMIT, MARK
-from pipeline.errors import InputError, ProviderError
-from pipeline.http import Client, Lost, Reply, Timeouts
+from pipeline.core.errors import InputError, ProviderError
+from pipeline.core.files import read_bytes
+from pipeline.core.http import Client, Lost, Reply, Timeouts
+from pipeline.project.versions.diff.markdown import LIMIT, MARK
 
 _TIMEOUTS = Timeouts(connect=10, read=30, total=60)
 _PAGE = 100
@@ -45,9 +45,13 @@ def read_comment(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is no UTF-8") from error
     if not text.startswith(MARK):
-        raise InputError(f"{path}: the first line must be {MARK!r}, by which the comment is found again; `python -m pipeline diff --out {path}` writes it")
+        raise InputError(
+            f"{path}: the first line must be {MARK!r}, by which the comment is found again; `python -m pipeline diff --out {path}` writes it"
+        )
     if len(text) > LIMIT:
-        raise InputError(f"{path}: {len(text):,} characters, and GitHub takes {LIMIT:,}; `python -m pipeline diff --limit` makes it shorter")
+        raise InputError(
+            f"{path}: {len(text):,} characters, and GitHub takes {LIMIT:,}; `python -m pipeline diff --limit` makes it shorter"
+        )
     return text
 
 
@@ -61,7 +65,9 @@ def _checked(reply: Reply, what: str, kind: type[list[Any]] | type[dict[str, Any
     except orjson.JSONDecodeError as error:
         raise ProviderError(f"GitHub, {what}: the answer is no JSON: {error}") from error
     if not isinstance(found, kind):
-        raise ProviderError(f"GitHub, {what}: the answer is no {kind.__name__}: {reply.body[:80]!r}; is GITHUB_API_URL the address of its API?")
+        raise ProviderError(
+            f"GitHub, {what}: the answer is no {kind.__name__}: {reply.body[:80]!r}; is GITHUB_API_URL the address of its API?"
+        )
     return found
 
 
@@ -78,7 +84,13 @@ async def _find(client: Client, comments: str) -> int | None:
         found = _checked(await client.get(f"{comments}?per_page={_PAGE}&page={page}"), "listing comments", list)
         for comment in (one for one in found if isinstance(one, dict)):
             user, body, known = comment.get("user"), comment.get("body"), comment.get("id")
-            if isinstance(user, dict) and user.get("type") == "Bot" and isinstance(body, str) and body.startswith(MARK) and isinstance(known, int):
+            if (
+                isinstance(user, dict)
+                and user.get("type") == "Bot"
+                and isinstance(body, str)
+                and body.startswith(MARK)
+                and isinstance(known, int)
+            ):
                 return known
         if len(found) < _PAGE:
             break
@@ -105,7 +117,11 @@ async def put(text: str, *, api: str, repository: str, number: int, token: str) 
         ProviderError: GitHub cannot be reached, or refuses for another reason than missing rights.
 
     """
-    headers = {"accept": "application/vnd.github+json", "authorization": f"Bearer {token}", "x-github-api-version": "2022-11-28"}
+    headers = {
+        "accept": "application/vnd.github+json",
+        "authorization": f"Bearer {token}",
+        "x-github-api-version": "2022-11-28",
+    }
     async with Client(api, headers=headers, timeouts=_TIMEOUTS, connections=1) as client:
         for left in reversed(range(_TRIES)):
             try:
@@ -126,7 +142,9 @@ def main(argv: list[str]) -> None:
         AerieError: the file or the environment is not what it must be, or GitHub cannot be reached.
 
     """
-    parser = argparse.ArgumentParser(prog="python -m pipeline comment", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline comment", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path, help="Markdown, as `python -m pipeline diff --format md` writes it")
     parser.add_argument("--number", type=int, required=True, help="of the pull request")
     arguments = parser.parse_args(argv)

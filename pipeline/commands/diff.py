@@ -8,17 +8,17 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.artifacts import to_json, write_text
-from pipeline.diff import markdown, page
-from pipeline.diff.compare import Comparison
-from pipeline.diff.data import DataStore
-from pipeline.diff.model import Difference
-from pipeline.diff.versions import Revision, Version, WorkingTree, parse_range
-from pipeline.errors import ArtifactError
+from pipeline.core.errors import ArtifactError
+from pipeline.core.files import to_json, write_text
+from pipeline.project.versions.diff import html_page, markdown
+from pipeline.project.versions.diff.compare import Comparison
+from pipeline.project.versions.diff.data import DataStore
+from pipeline.project.versions.diff.difference import Difference
+from pipeline.project.versions.diff.version import Revision, Version, WorkingTree, parse_range
 
 _FORMATS: dict[str, Callable[[Difference, int], str]] = {
     "md": markdown.render,
-    "html": lambda difference, _: page.render(difference),
+    "html": lambda difference, _: html_page.render(difference),
     "json": lambda difference, _: to_json(difference, indent=True).decode() + "\n",
 }
 
@@ -34,14 +34,44 @@ def _at_least(least: int) -> Callable[[str], int]:
 
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m pipeline diff", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("revisions", nargs="*", metavar="REV", help="REV, REV REV2, A..B or A...B; default: HEAD against the working tree")
-    parser.add_argument("--format", choices=sorted(_FORMATS), default="md", help="md fits a pull request's comment; default: %(default)s")
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline diff", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "revisions",
+        nargs="*",
+        metavar="REV",
+        help="REV, REV REV2, A..B or A...B; default: HEAD against the working tree",
+    )
+    parser.add_argument(
+        "--format",
+        choices=sorted(_FORMATS),
+        default="md",
+        help="md fits a pull request's comment; default: %(default)s",
+    )
     parser.add_argument("--out", type=Path, help="file to write; default: standard output")
-    parser.add_argument("--examples", type=_at_least(0), default=10, metavar="N", help="changed rows shown of each dataset; default: %(default)s")
-    parser.add_argument("--limit", type=_at_least(1000), default=markdown.LIMIT, metavar="N", help="characters of the Markdown at most; default: %(default)s")
-    parser.add_argument("--no-fetch", action="store_true", help="do not bring missing data from the DVC remote into the cache")
-    parser.add_argument("--need-data", action="store_true", help="exit 2 when a version's rows are nowhere to be had, instead of comparing only what git holds")
+    parser.add_argument(
+        "--examples",
+        type=_at_least(0),
+        default=10,
+        metavar="N",
+        help="changed rows shown of each dataset; default: %(default)s",
+    )
+    parser.add_argument(
+        "--limit",
+        type=_at_least(1000),
+        default=markdown.LIMIT,
+        metavar="N",
+        help="characters of the Markdown at most; default: %(default)s",
+    )
+    parser.add_argument(
+        "--no-fetch", action="store_true", help="do not bring missing data from the DVC remote into the cache"
+    )
+    parser.add_argument(
+        "--need-data",
+        action="store_true",
+        help="exit 2 when a version's rows are nowhere to be had, instead of comparing only what git holds",
+    )
     return parser.parse_args(argv)
 
 

@@ -17,19 +17,33 @@ from typing import Literal
 
 from rich.console import Console
 
-from pipeline.compose import documents, read_params
-from pipeline.errors import AerieError
-from pipeline.fingerprint import read_pins
-from pipeline.lockfile import read_lock
-from pipeline.settings import BuildConfig
-from pipeline.specials import make_record
-from pipeline.tokens import load_tokenizer
-from pipeline.verify import faults
+from pipeline.commands.verify import faults
+from pipeline.core.errors import AerieError
+from pipeline.core.fingerprint import read_pins
+from pipeline.model.special_tokens import make_record
+from pipeline.model.tokenizer.loading import load_tokenizer
+from pipeline.project.compose import documents, read_params
+from pipeline.project.settings import BuildConfig
+from pipeline.project.versions.lockfile import read_lock
 
 Level = Literal["ok", "warn", "fail"]
 
 _GIB = 1 << 30
-_REMOTE_FILESYSTEMS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "lustre", "gpfs", "beegfs", "ceph", "afs", "fuse.sshfs", "fuse.glusterfs")
+_REMOTE_FILESYSTEMS = (
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "smbfs",
+    "9p",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "afs",
+    "fuse.sshfs",
+    "fuse.glusterfs",
+)
 """Where SQLite's write-ahead log, which the ledger of paid responses uses, is not safe."""
 
 
@@ -48,20 +62,33 @@ def machine() -> Iterator[Finding]:
     """Python, cores, memory, disk, loopback."""
     version = ".".join(map(str, sys.version_info[:3]))
     right = sys.version_info[:2] == (3, 11)
-    yield Finding("ok" if right else "fail", "python", version if right else f"{version}; Aerie needs 3.11: make PYTHON=/path/to/python3.11 setup")
+    yield Finding(
+        "ok" if right else "fail",
+        "python",
+        version if right else f"{version}; Aerie needs 3.11: make PYTHON=/path/to/python3.11 setup",
+    )
     cores, memory = len(os.sched_getaffinity(0)), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _GIB
     little = memory < 1.9
-    yield Finding("warn" if little else "ok", "machine", f"{cores} cores, {memory:.1f} GiB" + ("; the default build wants 2 GiB" if little else ""))
+    yield Finding(
+        "warn" if little else "ok",
+        "machine",
+        f"{cores} cores, {memory:.1f} GiB" + ("; the default build wants 2 GiB" if little else ""),
+    )
     free = shutil.disk_usage(".").free / _GIB
     level: Level = "fail" if free < 0.5 else "warn" if free < 5 else "ok"
     yield Finding(
-        level, "disk", f"{free:.1f} GiB free here" + ("" if level == "ok" else "; hidden states are large: `python -m pipeline plan` tells how large")
+        level,
+        "disk",
+        f"{free:.1f} GiB free here"
+        + ("" if level == "ok" else "; hidden states are large: `python -m pipeline plan` tells how large"),
     )
     try:
         with socket.create_server(("127.0.0.1", 0)):
             yield Finding("ok", "loopback", "a port can be opened, as the embedded provider does")
     except OSError as error:
-        yield Finding("fail", "loopback", f"no port can be opened on 127.0.0.1 ({error}); the embedded provider needs one")
+        yield Finding(
+            "fail", "loopback", f"no port can be opened on 127.0.0.1 ({error}); the embedded provider needs one"
+        )
 
 
 def packages() -> Iterator[Finding]:
@@ -75,7 +102,11 @@ def packages() -> Iterator[Finding]:
         if found != pinned:
             wrong.append(f"{name} {found}, pinned {pinned}")
     if wrong:
-        yield Finding("warn", "packages", f"{len(wrong)} differ from requirements.lock ({'; '.join(wrong[:5])}); `make setup` installs what is pinned")
+        yield Finding(
+            "warn",
+            "packages",
+            f"{len(wrong)} differ from requirements.lock ({'; '.join(wrong[:5])}); `make setup` installs what is pinned",
+        )
     else:
         yield Finding("ok", "packages", "as pinned in requirements.lock")
 
@@ -105,18 +136,28 @@ def repository() -> Iterator[Finding]:
     """Git, its merge drivers, DVC, the ledger's disk, the remote."""
     home = _said("git", "rev-parse", "--path-format=absolute", "--git-common-dir")
     if home is None:
-        yield Finding("fail", "git", "this is no git repository, or git is not installed; DVC and the ledger need one: git init && git add -A && git commit")
+        yield Finding(
+            "fail",
+            "git",
+            "this is no git repository, or git is not installed; DVC and the ledger need one: git init && git add -A && git commit",
+        )
         return
     yield Finding("ok", "git", home)
     if _said("git", "config", "merge.aerie-lock.driver") is None:
-        yield Finding("warn", "merge driver", "branches that both built will conflict in dvc.lock; `make setup` tells git how to merge it")
+        yield Finding(
+            "warn",
+            "merge driver",
+            "branches that both built will conflict in dvc.lock; `make setup` tells git how to merge it",
+        )
     else:
         yield Finding("ok", "merge driver", "git merges dvc.lock stage by stage")
     mounts = Path("/proc/mounts")
     kind = filesystem_of(Path(home), mounts.read_text()) if mounts.exists() else "unknown"
     if kind in _REMOTE_FILESYSTEMS:
         yield Finding(
-            "fail", "ledger", f"{home} lies on {kind}: the ledger of paid responses needs a local disk, or two machines may corrupt it; clone to a local disk"
+            "fail",
+            "ledger",
+            f"{home} lies on {kind}: the ledger of paid responses needs a local disk, or two machines may corrupt it; clone to a local disk",
         )
     else:
         yield Finding("ok", "ledger", f"on a local disk ({kind})")
@@ -125,7 +166,11 @@ def repository() -> Iterator[Finding]:
     elif _said(sys.executable, "-m", "dvc", "remote", "list"):
         yield Finding("ok", "remote", "data can be shared: dvc push, dvc pull")
     else:
-        yield Finding("warn", "remote", "no DVC remote, so the data lives on this machine only; docs/versions.md, `dvc remote add -d`")
+        yield Finding(
+            "warn",
+            "remote",
+            "no DVC remote, so the data lives on this machine only; docs/versions.md, `dvc remote add -d`",
+        )
 
 
 def configuration() -> Iterator[Finding]:
@@ -135,7 +180,9 @@ def configuration() -> Iterator[Finding]:
     except AerieError as error:
         yield Finding("fail", "config", str(error))
         return
-    yield Finding("ok", "config", f"{len(config.names)} datasets, target {config.target.name}, provider {config.provider.kind}")
+    yield Finding(
+        "ok", "config", f"{len(config.names)} datasets, target {config.target.name}, provider {config.provider.kind}"
+    )
     yield from provider(config)
     yield from devices(config)
     yield tokenizer(config)
@@ -145,7 +192,11 @@ def configuration() -> Iterator[Finding]:
         yield Finding("fail", "dvc.lock", str(error))
         return
     if disagreements:
-        yield Finding("warn", "versions", "what git holds does not agree with conf/ and the code; `python -m pipeline verify` says where")
+        yield Finding(
+            "warn",
+            "versions",
+            "what git holds does not agree with conf/ and the code; `python -m pipeline verify` says where",
+        )
     else:
         yield Finding("ok", "versions", "build/ and dvc.lock agree with conf/ and the code")
 
@@ -155,10 +206,18 @@ def provider(config: BuildConfig) -> Iterator[Finding]:
     section = config.provider
     if section.api_key_env is not None:
         found = os.environ.get(section.api_key_env)
-        said = f"{section.api_key_env} is set" if found else f"{section.api_key_env} is not set; export it, and put it in no file"
+        said = (
+            f"{section.api_key_env} is set"
+            if found
+            else f"{section.api_key_env} is not set; export it, and put it in no file"
+        )
         yield Finding("ok" if found else "fail", "key", said)
     if section.kind == "openrouter" and config.budget.usd is None:
-        yield Finding("warn", "budget", "budget.usd is null, so nothing caps what a build may spend; set it in conf/config.yaml or params.yaml")
+        yield Finding(
+            "warn",
+            "budget",
+            "budget.usd is null, so nothing caps what a build may spend; set it in conf/config.yaml or params.yaml",
+        )
 
 
 def devices(config: BuildConfig) -> Iterator[Finding]:
@@ -170,7 +229,11 @@ def devices(config: BuildConfig) -> Iterator[Finding]:
 
     for name, device in wanted.items():
         if device.startswith("cuda") and not torch.cuda.is_available():
-            yield Finding("fail", f"device of {name}", f"{name}.device is {device!r}, and torch {torch.__version__} sees no GPU here")
+            yield Finding(
+                "fail",
+                f"device of {name}",
+                f"{name}.device is {device!r}, and torch {torch.__version__} sees no GPU here",
+            )
         else:
             yield Finding("ok", f"device of {name}", device)
 
@@ -181,7 +244,11 @@ def tokenizer(config: BuildConfig) -> Finding:
         record = make_record(config.target, load_tokenizer(config.target))
     except AerieError as error:
         return Finding("fail", "tokenizer", str(error))
-    return Finding("ok", "tokenizer", f"{record.tokenizer.backend} {record.tokenizer.name}, {len(record.special_tokens)} special tokens agree")
+    return Finding(
+        "ok",
+        "tokenizer",
+        f"{record.tokenizer.backend} {record.tokenizer.name}, {len(record.special_tokens)} special tokens agree",
+    )
 
 
 CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (machine, packages, repository, configuration)

@@ -18,23 +18,31 @@ from typing import Any, cast
 import pyarrow as pa
 import torch
 
-from pipeline.artifacts import read_json, read_model, write_bytes, write_json, writing, writing_folder
-from pipeline.eagle3.vocabulary import choose_vocabulary
-from pipeline.errors import ArtifactError, InputError
-from pipeline.lossmask import RULES, LossWeights, RuleName, weights_of
-from pipeline.models import Ends, open_ends
-from pipeline.runner import pick, section_of
-from pipeline.schema.hidden import Stamp
-from pipeline.shards import HiddenRow, HiddenStates, check_digest, folders_of_build, stamp_beside
-from pipeline.tensors import save_tensors
-from pipeline.train.config import TrainSection
-from pipeline.train.data import check_shape
+from pipeline.core.errors import ArtifactError, InputError
+from pipeline.core.files import read_json, read_model, write_bytes, write_json, writing, writing_folder
+from pipeline.core.process.runner import pick, section_of
+from pipeline.core.tensors import save_tensors
+from pipeline.drafter.vocabulary import choose_vocabulary
+from pipeline.formats.hidden_states import HiddenRow, HiddenStates, check_digest, folders_of_build, stamp_beside
+from pipeline.formats.loss_mask import RULES, LossWeights, RuleName, weights_of
+from pipeline.formats.schema.hidden import Stamp
+from pipeline.model.weights import Ends, open_ends
+from pipeline.stages.train.config import TrainSection
+from pipeline.stages.train.data import check_shape
 
 BUILD = Path("build")
 CONFIG = BUILD / "config.json"
 GROUP = 2000
 """Rows of one folder in SpecForge's layout."""
-_WRITTEN = ("rows_*", "vocab_mapping.pt", "data-*.arrow", "state.json", "dataset_info.json", "hidden_states", "token_freq.pt")
+_WRITTEN = (
+    "rows_*",
+    "vocab_mapping.pt",
+    "data-*.arrow",
+    "state.json",
+    "dataset_info.json",
+    "hidden_states",
+    "token_freq.pt",
+)
 """Names of what an export of either format has at its top."""
 
 
@@ -46,26 +54,56 @@ def main(argv: list[str]) -> int:
         ArtifactError: states that do not belong to the target.
 
     """
-    parser = argparse.ArgumentParser(prog="python -m pipeline export-data", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--format", choices=["specforge", "speculators"], required=True)
-    parser.add_argument("--out", type=Path, required=True, help="folder to write; an earlier export there is replaced, anything else refused")
-    parser.add_argument("--data", type=Path, action="append", help="folder with shards; default: build/<dataset>/hidden of each dataset in params.yaml")
-    parser.add_argument("--model", type=Path, default=BUILD / "target" / "model", help="the target's weights: SpecForge stores the state after the final norm")
-    parser.add_argument(
-        "--loss-mask", choices=list(RULES), help="which tokens of an answer are trained on; default: train.loss_mask of the build, else all of it"
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline export-data", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--draft-vocab-size", type=_positive, default=32000, help="size of the vocabulary map for SpecForge (default 32000, or all there is)")
+    parser.add_argument("--format", choices=["specforge", "speculators"], required=True)
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="folder to write; an earlier export there is replaced, anything else refused",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        action="append",
+        help="folder with shards; default: build/<dataset>/hidden of each dataset in params.yaml",
+    )
+    parser.add_argument(
+        "--model",
+        type=Path,
+        default=BUILD / "target" / "model",
+        help="the target's weights: SpecForge stores the state after the final norm",
+    )
+    parser.add_argument(
+        "--loss-mask",
+        choices=list(RULES),
+        help="which tokens of an answer are trained on; default: train.loss_mask of the build, else all of it",
+    )
+    parser.add_argument(
+        "--draft-vocab-size",
+        type=_positive,
+        default=32000,
+        help="size of the vocabulary map for SpecForge (default 32000, or all there is)",
+    )
     arguments = parser.parse_args(argv)
     folders = arguments.data or folders_of_build(BUILD)
     if missing := [str(folder) for folder in folders if not folder.is_dir()]:
-        raise InputError(f"no hidden states in {', '.join(missing)}: run `dvc repro extract`, or name with --data the folders to export")
+        raise InputError(
+            f"no hidden states in {', '.join(missing)}: run `dvc repro extract`, or name with --data the folders to export"
+        )
     if len({folder.resolve() for folder in folders}) < len(folders):
-        raise InputError(f"--data names a folder twice: {', '.join(map(str, folders))}; each row would be trained on twice")
+        raise InputError(
+            f"--data names a folder twice: {', '.join(map(str, folders))}; each row would be trained on twice"
+        )
     check_replaceable(arguments.out)
     opened = [HiddenStates(folder) for folder in folders]
     check_one_target(opened)
     if not sum(map(len, opened)):
-        raise InputError(f"no rows to export in {[str(folder) for folder in folders] or BUILD}: run `dvc repro extract`")
+        raise InputError(
+            f"no rows to export in {[str(folder) for folder in folders] or BUILD}: run `dvc repro extract`"
+        )
     weights = _weights(arguments.loss_mask)
     for folder in folders:
         if (stamp := stamp_beside(folder)).is_file():
@@ -96,7 +134,9 @@ def check_replaceable(out: Path) -> None:
         raise InputError(f"{out}: is a file; --out names a folder to write")
     there = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
     if foreign := [name for name in there if not any(fnmatch(name, pattern) for pattern in _WRITTEN)]:
-        raise InputError(f"{out}: holds {', '.join(foreign[:4])}, which no export wrote and replacing it would delete; name a new or an empty folder")
+        raise InputError(
+            f"{out}: holds {', '.join(foreign[:4])}, which no export wrote and replacing it would delete; name a new or an empty folder"
+        )
 
 
 def check_one_target(opened: list[HiddenStates]) -> None:
@@ -107,10 +147,15 @@ def check_one_target(opened: list[HiddenStates]) -> None:
 
     """
     for states in opened[1:]:
-        first, other = (one.manifest.model_dump(include={"target_sha256", "layer_ids", "hidden_size", "vocab_size"}) for one in (opened[0], states))
+        first, other = (
+            one.manifest.model_dump(include={"target_sha256", "layer_ids", "hidden_size", "vocab_size"})
+            for one in (opened[0], states)
+        )
         if differing := {key: (first[key], other[key]) for key in first if first[key] != other[key]}:
             found = "; ".join(f"{key} {a} and {b}" for key, (a, b) in differing.items())
-            raise ArtifactError(f"{opened[0].folder} and {states.folder} are not of one target: {found}; export them apart, or run `dvc repro extract`")
+            raise ArtifactError(
+                f"{opened[0].folder} and {states.folder} are not of one target: {found}; export them apart, or run `dvc repro extract`"
+            )
 
 
 def _weights(rule: RuleName | None) -> LossWeights:
@@ -189,7 +234,10 @@ def to_speculators(out: Path, opened: list[HiddenStates], weights: LossWeights) 
     for number, row, mask in _rows(opened, weights):
         length = len(row.token_ids)
         four = torch.cat([row.aux.reshape(length, 3, -1), row.last[:, None].to(row.aux.dtype)], 1)
-        save_tensors(out / "hidden_states" / f"hs_{number}.safetensors", {"token_ids": row.token_ids, "hidden_states": four.bfloat16()})
+        save_tensors(
+            out / "hidden_states" / f"hs_{number}.safetensors",
+            {"token_ids": row.token_ids, "hidden_states": four.bfloat16()},
+        )
         table["input_ids"].append(row.token_ids.tolist())
         table["loss_mask"].append(mask.long().tolist())
         table["seq_len"].append(length)
@@ -202,8 +250,12 @@ def to_speculators(out: Path, opened: list[HiddenStates], weights: LossWeights) 
 def _save_dataset(out: Path, table: dict[str, list[Any]]) -> None:
     """Write what `Dataset.set_format("torch").save_to_disk` writes: Arrow stream, features, and the torch format, without which ids come back as lists."""
     whole_numbers = {"dtype": "int64", "_type": "Value"}
-    features: dict[str, Any] = {name: {"feature": whole_numbers, "_type": "List"} for name in ("input_ids", "loss_mask")} | {"seq_len": whole_numbers}
-    schema = pa.schema([("input_ids", pa.list_(pa.int64())), ("loss_mask", pa.list_(pa.int64())), ("seq_len", pa.int64())])
+    features: dict[str, Any] = {
+        name: {"feature": whole_numbers, "_type": "List"} for name in ("input_ids", "loss_mask")
+    } | {"seq_len": whole_numbers}
+    schema = pa.schema(
+        [("input_ids", pa.list_(pa.int64())), ("loss_mask", pa.list_(pa.int64())), ("seq_len", pa.int64())]
+    )
     name = "data-00000-of-00001.arrow"
     with writing(out / name) as file, pa.ipc.new_stream(file, schema) as writer:
         writer.write_table(pa.table(table, schema=schema))
@@ -217,4 +269,7 @@ def _save_dataset(out: Path, table: dict[str, list[Any]]) -> None:
         "_split": None,
     }
     write_json(out / "state.json", state)
-    write_json(out / "dataset_info.json", {"citation": "", "description": "", "features": features, "homepage": "", "license": ""})
+    write_json(
+        out / "dataset_info.json",
+        {"citation": "", "description": "", "features": features, "homepage": "", "license": ""},
+    )

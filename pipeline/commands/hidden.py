@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.artifacts import read_model
-from pipeline.errors import InputError
-from pipeline.schema.hidden import Stamp
-from pipeline.shards import HiddenStates, check_digest, folders_of_build, stamp_beside
+from pipeline.core.errors import InputError
+from pipeline.core.files import read_model
+from pipeline.formats.hidden_states import HiddenStates, check_digest, folders_of_build, stamp_beside
+from pipeline.formats.schema.hidden import Stamp
 
 BUILD = Path("build")
 
@@ -30,7 +30,12 @@ def main(argv: list[str]) -> int:
         command = commands.add_parser(name, help=what)
         if name == "show":
             command.add_argument("id", help="the row's id")
-        command.add_argument("--data", type=Path, action="append", help="folder with shards; default: build/<dataset>/hidden of each dataset in params.yaml")
+        command.add_argument(
+            "--data",
+            type=Path,
+            action="append",
+            help="folder with shards; default: build/<dataset>/hidden of each dataset in params.yaml",
+        )
     arguments = parser.parse_args(argv)
     folders = arguments.data or [folder for folder in folders_of_build(BUILD) if folder.is_dir()]
     if not folders:
@@ -52,9 +57,13 @@ def _stats(folders: Sequence[Path]) -> None:
         shards = sorted(folder.glob("shard-*"))
         size = sum(path.stat().st_size for path in shards)
         manifest = states.manifest
-        print(f"{folder}: {len(lengths):,} rows, {sum(lengths):,} tokens ({supervised:,} supervised), longest {max(lengths, default=0):,}")
+        print(
+            f"{folder}: {len(lengths):,} rows, {sum(lengths):,} tokens ({supervised:,} supervised), longest {max(lengths, default=0):,}"
+        )
         print(f"  {len(shards)} shards, {size:,} bytes, {size / max(1, sum(lengths)):,.0f} a token as {manifest.dtype}")
-        print(f"  inputs of layers {manifest.layer_ids} of {manifest.num_layers} ({', '.join(manifest.layer_names)}), last state before {manifest.norm_name}")
+        print(
+            f"  inputs of layers {manifest.layer_ids} of {manifest.num_layers} ({', '.join(manifest.layer_names)}), last state before {manifest.norm_name}"
+        )
         print(
             f"  hidden size {manifest.hidden_size}, vocabulary {manifest.vocab_size:,}, target {manifest.target_sha256[:16]}, by {manifest.engine or manifest.backend}"
         )
@@ -87,13 +96,21 @@ def _show(folders: Sequence[Path], wanted: str) -> None:
 
 def _print_row(folder: Path, states: HiddenStates, number: int) -> None:
     at, row = states.index[number], states[number]
-    print(f"{row.id}: {folder / at.shard}, tokens {at.offset} to {at.offset + at.length}; prompt {at.prompt_length}, supervised {at.length - at.prompt_length}")
+    print(
+        f"{row.id}: {folder / at.shard}, tokens {at.offset} to {at.offset + at.length}; prompt {at.prompt_length}, supervised {at.length - at.prompt_length}"
+    )
     parts = [
-        *zip([f"input of layer {number}" for number in states.manifest.layer_ids], row.aux.float().chunk(3, -1), strict=True),
+        *zip(
+            [f"input of layer {number}" for number in states.manifest.layer_ids],
+            row.aux.float().chunk(3, -1),
+            strict=True,
+        ),
         ("last, before the norm", row.last.float()),
     ]
     for name, state in parts:
         rms = state.pow(2).mean(-1).sqrt()
-        print(f"  {name:<24} root mean square {rms.mean():.4g} (first token {rms[0]:.4g}, last {rms[-1]:.4g}), largest {state.abs().max():.4g}")
+        print(
+            f"  {name:<24} root mean square {rms.mean():.4g} (first token {rms[0]:.4g}, last {rms[-1]:.4g}), largest {state.abs().max():.4g}"
+        )
     print(f"  prompt ids     {row.token_ids[: at.prompt_length].tolist()}")
     print(f"  completion ids {row.token_ids[at.prompt_length :].tolist()}")

@@ -6,11 +6,11 @@ A pipeline that places markers by id and encodes each segment alone must know wh
 import argparse
 import sys
 
-from pipeline.compose import target_section
-from pipeline.errors import TokenizerError
-from pipeline.schema.target import TargetSpec
-from pipeline.specials import special_token_faults
-from pipeline.tokens import Tokenizer, load_tokenizer
+from pipeline.core.errors import TokenizerError
+from pipeline.formats.schema.target import TargetSpec
+from pipeline.model.special_tokens import special_token_faults
+from pipeline.model.tokenizer.loading import Tokenizer, load_tokenizer
+from pipeline.project.compose import target_section
 
 SEAMS = (
     ("42", "."),
@@ -65,7 +65,9 @@ def faults_of(spec: TargetSpec, tokenizer: Tokenizer) -> list[str]:
     """Everything that must stop a build: the map against the tokenizer, and the tokenizer against its pinned digest."""
     faults = special_token_faults(spec, tokenizer)
     if spec.tokenizer.sha256 not in (None, tokenizer.sha256()):
-        faults.append(f"the tokenizer's digest is {tokenizer.sha256()}, expected {spec.tokenizer.sha256}: another vocabulary, or another way to cut text")
+        faults.append(
+            f"the tokenizer's digest is {tokenizer.sha256()}, expected {spec.tokenizer.sha256}: another vocabulary, or another way to cut text"
+        )
     return faults
 
 
@@ -77,15 +79,21 @@ def main(argv: list[str]) -> None:
         TokenizerError: the map does not fit; everything is printed first.
 
     """
-    parser = argparse.ArgumentParser(prog="python -m pipeline probe", description="Show what a target's tokenizer does.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline probe", description="Show what a target's tokenizer does."
+    )
     parser.add_argument("--target", required=True, help="a file of conf/target/, without .yaml")
     spec = target_section(parser.parse_args(argv).target)
     tokenizer = load_tokenizer(spec)
     faults = faults_of(spec, tokenizer)
     inside = {text: token for text, token in spec.special_tokens.items() if 0 <= token < spec.vocab_size}
     checked = spec.model_copy(update={"special_tokens": inside})
-    print(f"target {spec.name}: {spec.tokenizer.backend} {spec.tokenizer.name}, {spec.vocab_size:,} rows, digest {tokenizer.sha256()}")
-    print(f"special tokens ({len(spec.special_tokens)} named here, {len(tokenizer.special_ids)} known to the tokenizer):")
+    print(
+        f"target {spec.name}: {spec.tokenizer.backend} {spec.tokenizer.name}, {spec.vocab_size:,} rows, digest {tokenizer.sha256()}"
+    )
+    print(
+        f"special tokens ({len(spec.special_tokens)} named here, {len(tokenizer.special_ids)} known to the tokenizer):"
+    )
     print("\n".join(special_lines(checked, tokenizer)))
     if not faults:
         print("an answer:", *answer_lines(spec, tokenizer), sep="\n")
@@ -93,5 +101,7 @@ def main(argv: list[str]) -> None:
     if faults:
         sys.stdout.flush()
         listed = "\n  ".join(faults)
-        raise TokenizerError(f"target {spec.name!r}: {len(faults)} faults:\n  {listed}\nCorrect conf/target/{spec.name}.yaml.")
+        raise TokenizerError(
+            f"target {spec.name!r}: {len(faults)} faults:\n  {listed}\nCorrect conf/target/{spec.name}.yaml."
+        )
     print("faults: none")

@@ -6,14 +6,14 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.artifacts import to_json
-from pipeline.compose import build_config, read_params
-from pipeline.generate.config import ProviderSection
-from pipeline.generate.policy import Admission, Endpoint, admit, parse_endpoints
-from pipeline.generate.request import Asker
-from pipeline.generate.server import endpoints_document
-from pipeline.settings import BuildConfig
-from pipeline.terminal import plain_table
+from pipeline.core.files import to_json
+from pipeline.core.terminal import plain_table
+from pipeline.project.compose import build_config, read_params
+from pipeline.project.settings import BuildConfig
+from pipeline.stages.generate.config import ProviderSection
+from pipeline.stages.generate.provider.policy import Admission, Endpoint, admit, parse_endpoints
+from pipeline.stages.generate.provider.server import endpoints_document
+from pipeline.stages.generate.requests.request import Asker
 
 
 def listed(section: ProviderSection) -> Any:
@@ -26,7 +26,7 @@ def listed(section: ProviderSection) -> Any:
     if section.kind == "openai":
         return None
     if section.kind == "embedded":
-        from pipeline.embedded.providers import PROVIDERS
+        from pipeline.standin.server.providers import PROVIDERS
 
         return {"data": {"id": section.model, "endpoints": [provider.endpoint() for provider in PROVIDERS]}}
     return endpoints_document(section)
@@ -36,7 +36,9 @@ def needs(config: BuildConfig) -> tuple[frozenset[str], int]:
     """Parameters that any dataset sends, and the longest answer that any asks for."""
     parameters: frozenset[str] = frozenset()
     for dataset in config.datasets.values():
-        parameters |= Asker(dataset.sampling, config.provider, send_tools=dataset.send_tools, identity=None).parameters()
+        parameters |= Asker(
+            dataset.sampling, config.provider, send_tools=dataset.send_tools, identity=None
+        ).parameters()
     return parameters, max(dataset.sampling.max_tokens for dataset in config.datasets.values())
 
 
@@ -44,7 +46,11 @@ def judged(config: BuildConfig) -> Admission | None:
     """Sort the provider's endpoints by the policy; None where the server has no list."""
     document = listed(config.provider)
     parameters, longest = needs(config)
-    return None if document is None else admit(parse_endpoints(document), config.provider, needs=parameters, max_tokens=longest)
+    return (
+        None
+        if document is None
+        else admit(parse_endpoints(document), config.provider, needs=parameters, max_tokens=longest)
+    )
 
 
 def main(argv: list[str]) -> None:
@@ -63,7 +69,9 @@ def main(argv: list[str]) -> None:
         print(to_json(_as_json(found), indent=True).decode())
     elif found is None:
         section = config.provider
-        print(f"{section.base_url} lists no endpoints (kind {section.kind}): it is its own only provider, at the prices of provider.max_price")
+        print(
+            f"{section.base_url} lists no endpoints (kind {section.kind}): it is its own only provider, at the prices of provider.max_price"
+        )
     else:
         show(config.provider, found, Console())
 
@@ -92,4 +100,10 @@ def show(section: ProviderSection, found: Admission, console: Console) -> None:
 
 def _cells(endpoint: Endpoint) -> list[str]:
     prices = ["?" if price < 0 else f"{price:g}" for price in (endpoint.prompt, endpoint.completion)]
-    return [endpoint.provider, endpoint.tag, endpoint.quantization, *prices, f"{endpoint.max_completion:,}" if endpoint.max_completion else "?"]
+    return [
+        endpoint.provider,
+        endpoint.tag,
+        endpoint.quantization,
+        *prices,
+        f"{endpoint.max_completion:,}" if endpoint.max_completion else "?",
+    ]

@@ -10,12 +10,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.artifacts import sha256_file
-from pipeline.dvc_cache import cached_paths
-from pipeline.errors import ArtifactError, InputError
-from pipeline.home import shared_folder
-from pipeline.reuse.index import FILE, Index
-from pipeline.reuse.kept import FOLDER, VARIABLE, collect, most_bytes, own_bytes, segment_path
+from pipeline.core.dvc_cache import cached_paths
+from pipeline.core.errors import ArtifactError, InputError
+from pipeline.core.files import sha256_file
+from pipeline.core.home import shared_folder
+from pipeline.core.reuse.index import FILE, Index
+from pipeline.core.reuse.row_cache import FOLDER, VARIABLE, collect, most_bytes, own_bytes, segment_path
 
 
 def main(argv: list[str]) -> int:
@@ -26,7 +26,10 @@ def main(argv: list[str]) -> int:
         ArtifactError: the index is damaged.
 
     """
-    parser = argparse.ArgumentParser(prog="python -m pipeline reuse", description=f"{__doc__} They lie beside the ledger; {VARIABLE} limits or forbids them.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline reuse",
+        description=f"{__doc__} They lie beside the ledger; {VARIABLE} limits or forbids them.",
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("stats", help="rows, files and bytes, by stage")
     commands.add_parser("verify", help="check every file against its digest; a damaged one is dropped")
@@ -58,7 +61,11 @@ def _run(command: str, index: Index, folder: Path) -> int:
     elif command == "gc":
         print(f"{collect(index, folder, most_bytes()) / 2**20:.1f} MiB freed")
     else:
-        damaged = [segment.name for segment in index.segments() if _is_damaged(segment_path(folder, segment.name), segment.name)]
+        damaged = [
+            segment.name
+            for segment in index.segments()
+            if _is_damaged(segment_path(folder, segment.name), segment.name)
+        ]
         for name in damaged:
             segment_path(folder, name).unlink()
         index.forget(damaged)
@@ -79,11 +86,22 @@ def _stats(index: Index, folder: Path) -> Table:
         own = own_bytes(segment_path(folder, segment.name))
         sizes[segment.kind] += own
         elsewhere[segment.kind] += (
-            segment.size if not own and (segment_path(folder, segment.name).exists() or (segment.md5 and cached_paths(segment.md5, folder))) else 0
+            segment.size
+            if not own
+            and (segment_path(folder, segment.name).exists() or (segment.md5 and cached_paths(segment.md5, folder)))
+            else 0
         )
-    table = Table(title=f"{folder}: {sizes.total() / 2**20:.1f} MiB of at most {most_bytes() / 2**20:.0f}", title_justify="left")
+    table = Table(
+        title=f"{folder}: {sizes.total() / 2**20:.1f} MiB of at most {most_bytes() / 2**20:.0f}", title_justify="left"
+    )
     for column in ("stage", "rows or batches", "files", "MiB here", "MiB that a build or DVC holds anyway"):
         table.add_column(column)
     for kind in sorted(files):
-        table.add_row(kind, f"{pieces.get(kind, 0):,}", f"{files[kind]:,}", f"{sizes[kind] / 2**20:.1f}", f"{elsewhere[kind] / 2**20:.1f}")
+        table.add_row(
+            kind,
+            f"{pieces.get(kind, 0):,}",
+            f"{files[kind]:,}",
+            f"{sizes[kind] / 2**20:.1f}",
+            f"{elsewhere[kind] / 2**20:.1f}",
+        )
     return table

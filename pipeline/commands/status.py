@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.artifacts import read_json
-from pipeline.terminal import plain_table
+from pipeline.core.files import read_json
+from pipeline.core.terminal import plain_table
 
 BUILD = Path("build")
 EVIDENCE = ("ids", "logprobs", "count", "text")
@@ -38,7 +38,14 @@ def show_speed(names: list[str], console: Console) -> None:
         rate = found.get("completion_tokens_per_second")
         for number, (provider, seen) in enumerate(found.get("by_provider", {}).items()):
             speed = f"{rate:,.0f}" if rate is not None and number == 0 else ""
-            table.add_row(name, Text(provider), str(seen["answers"]), f"{seen['p50_seconds']:.2f}", f"{seen['p95_seconds']:.2f}", speed)
+            table.add_row(
+                name,
+                Text(provider),
+                str(seen["answers"]),
+                f"{seen['p50_seconds']:.2f}",
+                f"{seen['p95_seconds']:.2f}",
+                speed,
+            )
     if table.row_count:
         console.print(table)
 
@@ -53,7 +60,14 @@ def main(argv: list[str]) -> None:
     argparse.ArgumentParser(prog="python -m pipeline status", description=__doc__).parse_args(argv)
     config = read_json(BUILD / "config.json")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
-    table = Table("dataset", "rows", "accepted", "equal to the true ids, by evidence", "verdict", title=f"build of {config['target']['name']}")
+    table = Table(
+        "dataset",
+        "rows",
+        "accepted",
+        "equal to the true ids, by evidence",
+        "verdict",
+        title=f"build of {config['target']['name']}",
+    )
     for name in config["names"]:
         table.add_row(*dataset_line(name))
     console.print(table)

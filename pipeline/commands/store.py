@@ -12,15 +12,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from pipeline.artifacts import read_jsonl, write_jsonl
-from pipeline.compose import build_config, read_params
-from pipeline.errors import ArtifactError, DiskError
-from pipeline.generate import ledger
-from pipeline.generate.carry import take, to_line
-from pipeline.generate.home import only_writer
-from pipeline.generate.money import to_usd
-from pipeline.home import STORE_VARIABLE, store_folder
-from pipeline.terminal import plain_table
+from pipeline.core.errors import ArtifactError, DiskError
+from pipeline.core.files import read_jsonl, write_jsonl
+from pipeline.core.home import STORE_VARIABLE, store_folder
+from pipeline.core.terminal import plain_table
+from pipeline.project.compose import build_config, read_params
+from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.ledger.lock import only_writer
+from pipeline.stages.generate.ledger.transfer import take, to_line
+from pipeline.stages.generate.limits.money import to_usd
 
 _DAY = 86400.0
 
@@ -32,26 +32,44 @@ def main(argv: list[str]) -> int | None:
         AerieError: there is no ledger, it is damaged, or a generator holds it while it should be changed.
 
     """
-    parser = argparse.ArgumentParser(prog="python -m pipeline store", description=f"{__doc__} It lives in the clone's git folder, or in ${STORE_VARIABLE}.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline store",
+        description=f"{__doc__} It lives in the clone's git folder, or in ${STORE_VARIABLE}.",
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("stats", help="answers, money and size, by dataset")
-    commands.add_parser("verify", help="check the database, and every answer against its digest; exit code 1 when something is wrong")
     commands.add_parser(
-        "settle", help="ask OpenRouter what the requests cost whose answer was lost, and book that in place of the most that it can be; costs nothing"
+        "verify", help="check the database, and every answer against its digest; exit code 1 when something is wrong"
     )
-    gc = commands.add_parser("gc", help="drop bodies of old failures, and shrink the file; answers stay unless --unlisted says otherwise")
-    gc.add_argument(
-        "--days", type=_days, default=30.0, help="age from which a failure's body goes, and an answer that cannot be used may be asked for again (30)"
+    commands.add_parser(
+        "settle",
+        help="ask OpenRouter what the requests cost whose answer was lost, and book that in place of the most that it can be; costs nothing",
+    )
+    gc = commands.add_parser(
+        "gc", help="drop bodies of old failures, and shrink the file; answers stay unless --unlisted says otherwise"
     )
     gc.add_argument(
-        "--unlisted", nargs="+", metavar="RESPONSES", help="also drop every answer that none of these responses.jsonl has; those would have to be paid again"
+        "--days",
+        type=_days,
+        default=30.0,
+        help="age from which a failure's body goes, and an answer that cannot be used may be asked for again (30)",
+    )
+    gc.add_argument(
+        "--unlisted",
+        nargs="+",
+        metavar="RESPONSES",
+        help="also drop every answer that none of these responses.jsonl has; those would have to be paid again",
     )
     gc.add_argument("--yes", action="store_true", help="really drop answers; without it, only say how many")
     export = commands.add_parser(
-        "export", help="all answers, with what they cost, as JSON lines for `store import`; those that can be read, when the file is damaged"
+        "export",
+        help="all answers, with what they cost, as JSON lines for `store import`; those that can be read, when the file is damaged",
     )
     export.add_argument("--out", type=Path, required=True)
-    taken = commands.add_parser("import", help="take up the answers of a file that `store export` wrote, here or elsewhere: none of them is paid for again")
+    taken = commands.add_parser(
+        "import",
+        help="take up the answers of a file that `store export` wrote, here or elsewhere: none of them is paid for again",
+    )
     taken.add_argument("file", type=Path, metavar="FILE")
     options = parser.parse_args(argv)
     folder = store_folder()
@@ -92,17 +110,21 @@ def _changing(folder: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _settle(folder: Path) -> None:
-    from pipeline.generate.settling import settle  # the network client is slow to import
+    from pipeline.stages.generate.provider.settling import settle  # the network client is slow to import
 
     provider = build_config(read_params()).provider
     with _changing(folder) as db:
         ledger.settle_orphans(db)
         found = settle(db, provider)
-    print(f"{found.settled} requests settled: ${to_usd(found.cost_pico):.6f} in place of at most ${to_usd(found.charged_pico):.6f}")
+    print(
+        f"{found.settled} requests settled: ${to_usd(found.cost_pico):.6f} in place of at most ${to_usd(found.charged_pico):.6f}"
+    )
     for why, count in sorted(found.unknown.items()):
         print(f"{count} as uncertain as before: {why}")
     if found.untraceable:
-        print(f"{found.untraceable} cannot be asked for, since their id never came: at most ${to_usd(found.untraceable_pico):.6f} stays booked")
+        print(
+            f"{found.untraceable} cannot be asked for, since their id never came: at most ${to_usd(found.untraceable_pico):.6f} stays booked"
+        )
     if found.settled:
         print("`python -m pipeline generate DATASET` brings a dataset's summary up to date")
 
@@ -111,14 +133,22 @@ def stats(db: sqlite3.Connection, folder: Path) -> Table:
     """Count requests, answers and money by dataset and purse; `open` are those whose answer never came."""
     size = (folder / ledger.FILE).stat().st_size
     table = plain_table(
-        f"{folder / ledger.FILE}: {size / 2**20:.1f} MiB", ["dataset", "money"], ["sent", "answers", "failed", "open", "tokens", "spent", "or up to"]
+        f"{folder / ledger.FILE}: {size / 2**20:.1f} MiB",
+        ["dataset", "money"],
+        ["sent", "answers", "failed", "open", "tokens", "spent", "or up to"],
     )
     # a request whose row was written and which then was not sent is none
     query = """SELECT dataset, purse, sum(requests * (kind IS NOT 'unsent')), sum(state IN ('answer', 'restored')), sum(state IN ('failed', 'spoilt') AND kind IS NOT 'unsent'), sum(state IN ('uncertain', 'sent')),
       sum(coalesce(completion_tokens, 0)), sum(coalesce(cost_pico, 0)), sum(CASE WHEN cost_pico IS NULL THEN charge_pico ELSE 0 END)
       FROM attempts GROUP BY dataset, purse ORDER BY purse, dataset"""
     for dataset, purse, *counts, spent, uncertain in db.execute(query):
-        table.add_row(dataset or "(other clones)", purse, *(f"{count:,}" for count in counts), f"${to_usd(spent):.4f}", f"${to_usd(spent + uncertain):.4f}")
+        table.add_row(
+            dataset or "(other clones)",
+            purse,
+            *(f"{count:,}" for count in counts),
+            f"${to_usd(spent):.4f}",
+            f"${to_usd(spent + uncertain):.4f}",
+        )
     return table
 
 
@@ -154,7 +184,9 @@ def collect(db: sqlite3.Connection, days: float, unlisted: list[str] | None, *, 
         _list(db, [Path(path) for path in unlisted])
     old = time.time() - days * _DAY
     db.execute("BEGIN IMMEDIATE")
-    query = """SELECT result FROM attempts WHERE state IN ('failed', 'uncertain', 'spoilt') AND coalesce(sent_at, 0) < ?"""
+    query = (
+        """SELECT result FROM attempts WHERE state IN ('failed', 'uncertain', 'spoilt') AND coalesce(sent_at, 0) < ?"""
+    )
     dropped = db.execute(f"DELETE FROM bodies WHERE id IN ({query})", (old,)).rowcount  # noqa: S608
     db.execute(f"UPDATE results SET state='dropped' WHERE state='spoilt' AND id IN ({query})", (old,))  # noqa: S608
     db.execute("COMMIT")
@@ -199,7 +231,9 @@ WHERE r.state IN ('answer', 'restored') AND q.key NOT IN (SELECT key FROM listed
 
 
 def _drop_unlisted(db: sqlite3.Connection, *, really: bool) -> None:
-    count, cost = db.execute(f"SELECT count(*), coalesce(sum(cost_pico), 0) FROM results WHERE id IN ({_UNLISTED})").fetchone()  # noqa: S608
+    count, cost = db.execute(
+        f"SELECT count(*), coalesce(sum(cost_pico), 0) FROM results WHERE id IN ({_UNLISTED})"  # noqa: S608
+    ).fetchone()
     if not really:
         print(f"{count} answers (${to_usd(cost):.6f}) are in none of the files; add --yes to drop them")
         return
@@ -230,7 +264,9 @@ def import_answers(folder: Path, path: Path) -> None:
     """
     with only_writer(folder, wait=False, say=print), ledger.opened(folder) as db:
         found, known = take(path, db)
-    print(f"{found.answers} answers taken from {path}, {known} were there already; what they cost counts against the caps, as if it had been paid here")
+    print(
+        f"{found.answers} answers taken from {path}, {known} were there already; what they cost counts against the caps, as if it had been paid here"
+    )
     if found.unpriced:
         print(f"{found.unpriced} of them do not say what they cost, and count no dollars")
     if found.odd:

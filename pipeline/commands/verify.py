@@ -11,11 +11,11 @@ from typing import Any
 
 import orjson
 
-from pipeline.artifacts import read_bytes
-from pipeline.compose import BUILD, documents, read_params
-from pipeline.errors import ConfigError
-from pipeline.lockfile import LOCK, Entry, file_digest, read_lock
-from pipeline.staleness import changes, describe, followers, instances, stale
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import read_bytes
+from pipeline.project.compose import BUILD, documents, read_params
+from pipeline.project.versions.lockfile import LOCK, Entry, file_digest, read_lock
+from pipeline.project.versions.staleness import changes, describe, followers, instances, stale
 
 _SHOWN = 12
 """Differences listed for one file or stage; the rest is counted."""
@@ -57,14 +57,20 @@ def _lock_faults(files: dict[Path, bytes], lock: dict[str, Entry]) -> list[str]:
     config, code = (orjson.loads(files[BUILD / name]) for name in ("config.json", "code.json"))
     reasons = stale(config, code, lock)
     composed = lock.get("compose")
-    if composed is None or any(composed.outs.get(path.as_posix()) != file_digest(content) for path, content in files.items()):
+    if composed is None or any(
+        composed.outs.get(path.as_posix()) != file_digest(content) for path, content in files.items()
+    ):
         reasons = {"compose": ["did not run since conf/, params.yaml or the code changed"], **reasons}
     for label, path, digest in _kept_files(lock, config["names"]):
         if not Path(path).exists():
             reasons.setdefault(label, []).append(f"{path} is missing, and git should hold it")
         elif file_digest(read_bytes(Path(path))) != digest:
             reasons.setdefault(label, []).append(f"{path} is not the file that it wrote")
-    lines = [line for label, found in reasons.items() for line in (f"  {label}:", *(f"    {reason}" for reason in _shortened(found)))]
+    lines = [
+        line
+        for label, found in reasons.items()
+        for line in (f"  {label}:", *(f"    {reason}" for reason in _shortened(found)))
+    ]
     after = followers(reasons, config["names"])
     if lines and after:
         lines.append(f"  what follows may change too: {', '.join(after)}")

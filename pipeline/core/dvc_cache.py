@@ -4,7 +4,7 @@ import configparser
 from functools import cache
 from pathlib import Path
 
-from pipeline.home import workspace
+from pipeline.core.home import workspace
 
 
 def cached_paths(md5: str, store: Path) -> list[Path]:

@@ -19,8 +19,8 @@ from typing import IO, Any, TypeVar, cast
 import orjson
 from pydantic import BaseModel, ValidationError
 
-from pipeline.errors import ArtifactError, DiskError, InputError
-from pipeline.unreadable import conflict, fault
+from pipeline.core.errors import ArtifactError, DiskError, InputError
+from pipeline.core.parse_faults import conflict, fault
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -50,10 +50,16 @@ def remove_leftovers(folder: Path, name: str = "*") -> None:
 
 def _disk_error(path: Path, error: OSError) -> DiskError:
     if error.errno == errno.EFBIG:
-        return DiskError(f"{path}: longer than a file may be here (`ulimit -f`, or the file system's own limit); nothing was written there")
+        return DiskError(
+            f"{path}: longer than a file may be here (`ulimit -f`, or the file system's own limit); nothing was written there"
+        )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskError(f"{path}: {_what_is_full(path.parent, error)}; nothing was written there: free some space and run again")
-    return DiskError(f"{path}: cannot be written: {error.strerror or error}; see that you may write to {path.parent}, or name another place")
+        return DiskError(
+            f"{path}: {_what_is_full(path.parent, error)}; nothing was written there: free some space and run again"
+        )
+    return DiskError(
+        f"{path}: cannot be written: {error.strerror or error}; see that you may write to {path.parent}, or name another place"
+    )
 
 
 def _what_is_full(folder: Path, error: OSError) -> str:
@@ -85,7 +91,9 @@ def writing(path: Path) -> Iterator[IO[bytes]]:
         temporary.replace(path)
         _sync_folder(path.parent)
     except BaseException as error:
-        said = _disk_error(path, error) if isinstance(error, OSError) else None  # before the removal frees what there was no room for
+        said = (
+            _disk_error(path, error) if isinstance(error, OSError) else None
+        )  # before the removal frees what there was no room for
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         if said is not None:
@@ -158,7 +166,9 @@ def scratch_folder() -> Iterator[Path]:
     try:
         made = tempfile.TemporaryDirectory(prefix="aerie-")
     except OSError as error:
-        raise DiskError(f"temporary files have no place: {error.strerror or error}; free some space, {elsewhere}") from error
+        raise DiskError(
+            f"temporary files have no place: {error.strerror or error}; free some space, {elsewhere}"
+        ) from error
     with made as folder:
         try:
             yield Path(folder)
@@ -213,7 +223,9 @@ def read_json(path: Path) -> Any:
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError as error:
-        raise ArtifactError(f"{fault(path, 'JSON', error.lineno, error.msg, conflict(content))}; delete it and run `dvc repro`") from error
+        raise ArtifactError(
+            f"{fault(path, 'JSON', error.lineno, error.msg, conflict(content))}; delete it and run `dvc repro`"
+        ) from error
 
 
 def read_model(path: Path, model: type[Model]) -> Model:
@@ -228,7 +240,9 @@ def read_model(path: Path, model: type[Model]) -> Model:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ArtifactError(f"{path}: {where or 'document'}: {first['msg']}; it was written by another version: run `dvc repro`") from error
+        raise ArtifactError(
+            f"{path}: {where or 'document'}: {first['msg']}; it was written by another version: run `dvc repro`"
+        ) from error
 
 
 READ_BUFFER = 1 << 18
@@ -245,7 +259,9 @@ def open_gzip(path: Path) -> IO[bytes]:
     return cast(IO[bytes], gzip.open(path, "rb"))
 
 
-def read_lines(path: Path, opener: Callable[[Path], IO[bytes]] = open_plain) -> Generator[tuple[int, bytes], None, None]:
+def read_lines(
+    path: Path, opener: Callable[[Path], IO[bytes]] = open_plain
+) -> Generator[tuple[int, bytes], None, None]:
     r"""Lines of a file with their numbers from 1, split on ``\n`` only (U+2028, NEL and VT belong to the text); empty lines are left out.
 
     Raises:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from pipeline.artifacts import read_bytes, sha256_file
-from pipeline.errors import ConfigError
-from pipeline.syntax import Facts, facts_of, key_of, noted, parse
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import read_bytes, sha256_file
+from pipeline.core.syntax import Facts, facts_of, key_of, noted, parse
 
 PACKAGE = "pipeline"
 
-ROOTS = ("pipeline.runner",)
+ROOTS = ("pipeline.core.process.runner",)
 """Modules that every stage runs through; `pipeline.<stage>.stage` is added for each."""
 
 DISTRIBUTIONS = {
@@ -73,7 +73,9 @@ class Module:
 
         """
         if fault := self._facts.fault:
-            raise ConfigError(f"{self.path}:{fault[0]}: {fault[1]}() hides an import from the code fingerprint; import it by name")
+            raise ConfigError(
+                f"{self.path}:{fault[0]}: {fault[1]}() hides an import from the code fingerprint; import it by name"
+            )
         return self._facts.imports
 
     @cached_property
@@ -152,13 +154,20 @@ def libraries(reached: Mapping[str, Set[str]], pins: dict[str, str]) -> dict[str
         ConfigError: one of them is not pinned.
 
     """
-    tops = {name.split(".")[0] for names in reached.values() for name in names} - {PACKAGE, ""} - set(sys.stdlib_module_names) - OPTIONAL
+    tops = (
+        {name.split(".")[0] for names in reached.values() for name in names}
+        - {PACKAGE, ""}
+        - set(sys.stdlib_module_names)
+        - OPTIONAL
+    )
     found = {}
     for top in sorted(tops):
         name = _normalised(DISTRIBUTIONS.get(top, top))
         if name not in pins:
             users = sorted(module for module, names in reached.items() if any(n.split(".")[0] == top for n in names))
-            raise ConfigError(f"{', '.join(users)} imports {top!r}, which requirements.lock does not pin (looked for {name!r})")
+            raise ConfigError(
+                f"{', '.join(users)} imports {top!r}, which requirements.lock does not pin (looked for {name!r})"
+            )
         found[name] = pins[name]
     return found
 
@@ -167,7 +176,11 @@ def _folder_data(module: Module) -> list[tuple[str, str]]:
     """Files beside a package's `__init__` that are no code: templates, corpora."""
     if not module.is_package:
         return []
-    files = (path for path in sorted(module.path.parent.iterdir()) if path.is_file() and path.suffix not in (".py", ".pyc", ".typed"))
+    files = (
+        path
+        for path in sorted(module.path.parent.iterdir())
+        if path.is_file() and path.suffix not in (".py", ".pyc", ".typed")
+    )
     return [(path.name, sha256_file(path)) for path in files if not path.name.startswith(".")]
 
 
@@ -180,12 +193,14 @@ def fingerprints(root: Path, stages: Iterable[str]) -> dict[str, dict[str, objec
     """
     known = modules(root)
     pins = read_pins(root / "requirements.lock")
-    with noted(root / PACKAGE / "__pycache__", lambda: [key_of(module.package, module.source) for module in known.values()]):
+    with noted(
+        root / PACKAGE / "__pycache__", lambda: [key_of(module.package, module.source) for module in known.values()]
+    ):
         return {stage: _fingerprint(known, pins, stage) for stage in stages}
 
 
 def _fingerprint(known: dict[str, Module], pins: dict[str, str], stage: str) -> dict[str, object]:
-    start = f"{PACKAGE}.{stage}.stage"
+    start = f"{PACKAGE}.stages.{stage}.stage"
     if start not in known:
         raise ConfigError(f"stage {stage!r} has no module {start}")
     reached = closure(known, [*ROOTS, start])

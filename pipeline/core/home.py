@@ -17,7 +17,9 @@ def shared_folder() -> Path | None:
     """`$AERIE_STORE`, else `aerie` in the clone's git folder; None without a git repository."""
     if chosen := os.environ.get(STORE_VARIABLE):
         return Path(chosen).absolute()
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # a hook's GIT_DIR names another repository
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith("GIT_")
+    }  # a hook's GIT_DIR names another repository
     command = ["git", "-C", str(workspace()), "rev-parse", "--path-format=absolute", "--git-common-dir"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, env=clean, check=False)

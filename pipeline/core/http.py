@@ -24,7 +24,7 @@ from httpx_aiohttp import AiohttpTransport
 from httpx_aiohttp.transport import map_aiohttp_exceptions
 from yarl import URL
 
-from pipeline.errors import ConfigError, ProviderError
+from pipeline.core.errors import ConfigError, ProviderError
 
 MAX_BODY = 256 << 20
 """Bytes of one answer that are read at most; a server cannot fill the memory."""
@@ -130,7 +130,9 @@ class _Transport(AiohttpTransport):  # type: ignore[misc]
     """The aiohttp transport for whole bodies: headers and deadlines are the session's, set once, and nothing is built twice at each request."""
 
     def __init__(self, session: aiohttp.ClientSession, max_body: int) -> None:
-        super().__init__(client=session, verify=False)  # the session has its own connector, with its own certificate roots
+        super().__init__(
+            client=session, verify=False
+        )  # the session has its own connector, with its own certificate roots
         self._session = session
         self._timeout = session.timeout
         self._max_body = max_body
@@ -140,7 +142,9 @@ class _Transport(AiohttpTransport):  # type: ignore[misc]
         """Send a request whose stream is a `_Whole`; the response's is one too."""
         assert isinstance(request.stream, _Whole)
         try:
-            async with self._session.request(request.method, str(request.url), data=request.stream.data or None, allow_redirects=False) as answer:
+            async with self._session.request(
+                request.method, str(request.url), data=request.stream.data or None, allow_redirects=False
+            ) as answer:
                 body = await _read(answer.content, self._max_body)
         except (aiohttp.ClientError, OSError):
             with map_aiohttp_exceptions():
@@ -156,7 +160,9 @@ class _Transport(AiohttpTransport):  # type: ignore[misc]
             assert protocol is not None
             try:
                 reply = await self._exchange(protocol, b"%b%d\r\n\r\n%b" % (address.head, len(body), body), seen)
-                if protocol.writing_paused:  # answered before all of it was sent: the rest must not precede another request
+                if (
+                    protocol.writing_paused
+                ):  # answered before all of it was sent: the rest must not precede another request
                     protocol.force_close()
             except BaseException:
                 connection.close()
@@ -165,10 +171,18 @@ class _Transport(AiohttpTransport):  # type: ignore[misc]
             return reply
 
     def _address(self, url: str) -> _Address:
-        request = aiohttp.ClientRequest("POST", URL(url), headers=self._session.headers, loop=asyncio.get_running_loop(), session=self._session)
+        request = aiohttp.ClientRequest(
+            "POST", URL(url), headers=self._session.headers, loop=asyncio.get_running_loop(), session=self._session
+        )
         del request.headers["content-length"]
-        lines = [f"POST {request.url.raw_path_qs} HTTP/1.1", *(f"{name}: {value}" for name, value in request.headers.items()), "content-length: "]
-        if not all(map(str.isprintable, lines)):  # a line break in a key that was pasted would begin a header of its own
+        lines = [
+            f"POST {request.url.raw_path_qs} HTTP/1.1",
+            *(f"{name}: {value}" for name, value in request.headers.items()),
+            "content-length: ",
+        ]
+        if not all(
+            map(str.isprintable, lines)
+        ):  # a line break in a key that was pasted would begin a header of its own
             raise ValueError("a header holds a control character")
         return self._addresses.setdefault(url, _Address(request, "\r\n".join(lines).encode()))
 
@@ -200,23 +214,46 @@ Seen = Callable[[Mapping[str, str]], None]
 class Client:
     """Posts JSON bodies to one server over a pool of as many connections as may be in flight. No answer may be longer than ``max_body`` bytes."""
 
-    def __init__(self, base_url: str, *, headers: Mapping[str, str], timeouts: Timeouts, connections: int, max_body: int = MAX_BODY) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        headers: Mapping[str, str],
+        timeouts: Timeouts,
+        connections: int,
+        max_body: int = MAX_BODY,
+    ) -> None:
         self._base = base_url
         self._timeouts = timeouts
         secure = ssl.create_default_context(cafile=certifi.where()) if base_url.startswith("https:") else True
         session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=_KEEP_ALIVE, ssl=secure, ttl_dns_cache=300),
+            connector=aiohttp.TCPConnector(
+                limit=connections, keepalive_timeout=_KEEP_ALIVE, ssl=secure, ttl_dns_cache=300
+            ),
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"accept": "application/json", "accept-encoding": "identity", "content-type": "application/json", "user-agent": "aerie", **headers},
+            headers={
+                "accept": "application/json",
+                "accept-encoding": "identity",
+                "content-type": "application/json",
+                "user-agent": "aerie",
+                **headers,
+            },
             # bytes that keep a connection alive defeat a read timeout, so there is a total one
-            timeout=aiohttp.ClientTimeout(total=timeouts.total, sock_connect=timeouts.connect, sock_read=timeouts.read, ceil_threshold=timeouts.total + 1),
+            timeout=aiohttp.ClientTimeout(
+                total=timeouts.total,
+                sock_connect=timeouts.connect,
+                sock_read=timeouts.read,
+                ceil_threshold=timeouts.total + 1,
+            ),
         )
         self._transport = _Transport(session, max_body)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self._transport.aclose()
 
     async def post(self, path: str, body: bytes, seen: Seen | None = None) -> Reply:
@@ -283,4 +320,6 @@ async def fetch(base_url: str, path: str, *, headers: Mapping[str, str], timeout
         try:
             return await client.get(path)
         except Lost as error:
-            raise ProviderError(f"{base_url}{path}: {error.kind}: {error}; is the server up, and provider.base_url right?") from None
+            raise ProviderError(
+                f"{base_url}{path}: {error.kind}: {error}; is the server up, and provider.base_url right?"
+            ) from None

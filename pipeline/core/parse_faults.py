@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _MARKERS = (b"<<<<<<<", b"=======", b">>>>>>>")
-_PACKAGE = Path(__file__).resolve().parent
+_PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def conflict(content: bytes) -> int | None:
@@ -25,7 +25,9 @@ def fault(path: str | Path, kind: str, line: int | None, why: str, marked: int |
 def fault_of_yaml(path: str | Path, content: bytes, error: Exception) -> str:
     """`fault` of what a YAML parser raised, in one line."""
     mark = getattr(error, "problem_mark", None)
-    why = ", ".join(part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part) or " ".join(str(error).split())
+    why = ", ".join(
+        part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part
+    ) or " ".join(str(error).split())
     return fault(path, "YAML", None if mark is None else mark.line + 1, why, conflict(content))
 
 

@@ -17,7 +17,9 @@ class Section(BaseModel):
 
 def _plain(url: str) -> str:
     if not url.startswith(("http://", "https://")) or any(letter in "@?#" or letter.isspace() for letter in url):
-        raise ValueError("must start with http:// or https:// and hold neither credentials nor a query: the key belongs into the environment")
+        raise ValueError(
+            "must start with http:// or https:// and hold neither credentials nor a query: the key belongs into the environment"
+        )
     parts = urlsplit(url)
     if not parts.hostname or parts.port == 0:  # both raise ValueError where the address is malformed
         raise ValueError("names no host and port, as http://127.0.0.1:8000/v1 does")
@@ -33,7 +35,9 @@ _KEY_NAME = "api_key_env"
 
 def _variable(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-        raise ValueError("must be the name of an environment variable (letters, digits and _), or null where no key is needed")
+        raise ValueError(
+            "must be the name of an environment variable (letters, digits and _), or null where no key is needed"
+        )
     return name
 
 
@@ -47,7 +51,11 @@ def mistake(error: Any) -> str:
     if error["loc"][-1:] == (_KEY_NAME,) and error["input"]:
         return f"{where}: {error['msg']}; what was found is not shown, for it may be the key"
     said = "no such key" if error["type"] == "extra_forbidden" else error["msg"]
-    return f"{where}: {said}" if error["type"] == "missing" else f"{where}: {said}; found {_shortened(repr(error['input']))}"
+    return (
+        f"{where}: {said}"
+        if error["type"] == "missing"
+        else f"{where}: {said}; found {_shortened(repr(error['input']))}"
+    )
 
 
 def without_credentials(text: str) -> str:

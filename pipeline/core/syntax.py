@@ -9,9 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.artifacts import read_json, sha256_file, to_json, write_bytes
-from pipeline.errors import AerieError, ConfigError
-from pipeline.unreadable import conflict, fault
+from pipeline.core.errors import AerieError, ConfigError
+from pipeline.core.files import read_json, sha256_file, to_json, write_bytes
+from pipeline.core.parse_faults import conflict, fault
 
 HIDING = frozenset({"import_module", "__import__", "iter_modules", "walk_packages", "entry_points", "exec", "eval"})
 """Calls that could import what the walk cannot see; refused in a stage's closure."""
@@ -71,12 +71,21 @@ def noted(folder: Path, keys: Callable[[], Iterable[str]]) -> Iterator[None]:
     with contextlib.suppress(AerieError, AttributeError, KeyError, TypeError, ValueError):
         found = read_json(note)
         if found["code"] == _CODE:
-            _known.update({key: Facts(digest, frozenset(names), hidden and (hidden[0], hidden[1])) for key, (digest, names, hidden) in found["facts"].items()})
+            _known.update(
+                {
+                    key: Facts(digest, frozenset(names), hidden and (hidden[0], hidden[1]))
+                    for key, (digest, names, hidden) in found["facts"].items()
+                }
+            )
     before = len(_known)
     yield
     if len(_known) > before and folder.is_dir() and not sys.dont_write_bytecode:
         with contextlib.suppress(AerieError):
-            facts = {key: [_known[key].digest, sorted(_known[key].imports), _known[key].fault] for key in keys() if key in _known}
+            facts = {
+                key: [_known[key].digest, sorted(_known[key].imports), _known[key].fault]
+                for key in keys()
+                if key in _known
+            }
             write_bytes(note, to_json({"code": _CODE, "facts": facts}))
 
 
@@ -126,7 +135,9 @@ def digest_tree(tree: ast.AST) -> str:
 @cache
 def _labels(kind: type[ast.AST]) -> tuple[bytes, list[tuple[str, bytes]]]:
     """How a node of this type begins, and each of its fields that count, with how that begins."""
-    return b"(" + kind.__name__.encode(), [(name, b" " + name.encode() + b"=") for name in sorted(kind._fields) if name not in ("kind", "type_comment")]
+    return b"(" + kind.__name__.encode(), [
+        (name, b" " + name.encode() + b"=") for name in sorted(kind._fields) if name not in ("kind", "type_comment")
+    ]
 
 
 def _write(node: object, write: Callable[[bytes], None]) -> None:
@@ -167,13 +178,21 @@ def _body(node: ast.AST) -> object:
 
 
 def _is_bare_string(statement: object) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 @cache
 def _children(kind: type) -> tuple[str, ...] | None:
     """Fields of a node of this type, last first; None for what is no node, and for names and constants, which hold nothing."""
-    return tuple(reversed(kind._fields)) if issubclass(kind, ast.AST) and not issubclass(kind, ast.Name | ast.Constant | ast.expr_context) else None
+    return (
+        tuple(reversed(kind._fields))
+        if issubclass(kind, ast.AST) and not issubclass(kind, ast.Name | ast.Constant | ast.expr_context)
+        else None
+    )
 
 
 def _runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:

@@ -16,11 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.artifacts import open_gzip, open_plain, read_start, writing
-from pipeline.errors import ArtifactError, InputError
+from pipeline.core.errors import ArtifactError, InputError
+from pipeline.core.files import open_gzip, open_plain, read_start, writing
 
 if "ARROW_DEFAULT_MEMORY_POOL" not in os.environ:
-    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's usual one hands each batch's pages back to the system, only to ask for them again for the next
+    pa.set_memory_pool(
+        pa.system_memory_pool()
+    )  # Arrow's usual one hands each batch's pages back to the system, only to ask for them again for the next
 
 BATCH_ROWS = 2048
 """Rows handed over at a time; memory is flat in the number of rows."""
@@ -62,7 +64,9 @@ def write_batches(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatc
     with (
         writing(path) as file,
         pa.OSFile(file.name, "wb") as sink,
-        pq.ParquetWriter(sink, schema, compression="zstd", use_dictionary=False, write_batch_size=VALUES_AT_ONCE) as writer,
+        pq.ParquetWriter(
+            sink, schema, compression="zstd", use_dictionary=False, write_batch_size=VALUES_AT_ONCE
+        ) as writer,
         ThreadPoolExecutor(1) as beside,
     ):
         written: Future[None] | None = None
@@ -91,12 +95,18 @@ def open_table(path: Path, schema: pa.Schema) -> pq.ParquetFile:
     missing = [name for name in schema.names if name not in found.names]
     if missing:
         raise InputError(f"{path}: lacks the columns {missing}; it has {found.names}; needed are {schema.names}")
-    wrong = [f"{field.name} is {found.field(field.name).type}, needed {field.type}" for field in schema if found.field(field.name).type != field.type]
+    wrong = [
+        f"{field.name} is {found.field(field.name).type}, needed {field.type}"
+        for field in schema
+        if found.field(field.name).type != field.type
+    ]
     if wrong:
         raise InputError(f"{path}: columns of another type: {'; '.join(wrong)}")
     wanted, got = (s.metadata or {} for s in (schema, found))
     if _VERSION_KEY in got and got[_VERSION_KEY] != wanted.get(_VERSION_KEY):
-        raise ArtifactError(f"{path}: schema {got[_VERSION_KEY].decode()}, this code reads {wanted[_VERSION_KEY].decode()}: run `dvc repro`")
+        raise ArtifactError(
+            f"{path}: schema {got[_VERSION_KEY].decode()}, this code reads {wanted[_VERSION_KEY].decode()}: run `dvc repro`"
+        )
     return file
 
 

@@ -12,8 +12,8 @@ import orjson
 import torch
 from safetensors import SafetensorError, safe_open
 
-from pipeline.artifacts import writing
-from pipeline.errors import ArtifactError
+from pipeline.core.errors import ArtifactError
+from pipeline.core.files import writing
 
 _NAMES = {
     torch.float64: "F64",
@@ -86,7 +86,9 @@ class TensorFile:
             self._file = safe_open(path, framework="pt")
         except (OSError, SafetensorError) as error:
             size = f"{path.stat().st_size:,} bytes{_announced(path)}" if path.is_file() else "no such file"
-            raise ArtifactError(f"{path}: not a whole safetensors file ({size}): {error}; delete it and run again") from error
+            raise ArtifactError(
+                f"{path}: not a whole safetensors file ({size}): {error}; delete it and run again"
+            ) from error
         self.names: set[str] = set(self._file.keys())
         self.metadata: dict[str, str] = self._file.metadata() or {}
 
@@ -120,7 +122,9 @@ class TensorFile:
         """
         piece = self._slice(name)
         if not 0 <= start <= stop <= piece.get_shape()[0]:
-            raise ArtifactError(f"{self.path}: {name} has {piece.get_shape()[0]} rows; asked for [{start}, {stop}): index and shard disagree")
+            raise ArtifactError(
+                f"{self.path}: {name} has {piece.get_shape()[0]} rows; asked for [{start}, {stop}): index and shard disagree"
+            )
         return torch.as_tensor(piece[start:stop]).clone()
 
     def tensor(self, name: str) -> torch.Tensor:

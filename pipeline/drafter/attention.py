@@ -81,7 +81,9 @@ class _CausalDiagonal(torch.autograd.Function):
     """Queries come scaled."""
 
     @staticmethod
-    def forward(ctx: Any, q: torch.Tensor, k0: torch.Tensor, v0: torch.Tensor, blocks: list[Block], *diagonals: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, q: torch.Tensor, k0: torch.Tensor, v0: torch.Tensor, blocks: list[Block], *diagonals: torch.Tensor
+    ) -> torch.Tensor:
         heads = q.shape[0]
         keys, values = ([_spread(rows, heads) for rows in diagonals[part::2]] for part in (0, 1))
         own = torch.stack([(q * key).sum(-1) for key in keys], -1).float() if keys else None
@@ -91,8 +93,12 @@ class _CausalDiagonal(torch.autograd.Function):
             scores = _scores(q, k0, block)
             top[:, at] = scores.amax(-1)
             weights = _softmax(scores)
-            lse[:, at] = -weights.amax(-1).log()  # above the highest score: of large scores the sum of both would lose digits
-            out[:, at] = (_grouped(weights.to(v0.dtype), v0.shape[0]) @ v0[:, block.low : block.high]).reshape(heads, -1, q.shape[-1])
+            lse[:, at] = -weights.amax(
+                -1
+            ).log()  # above the highest score: of large scores the sum of both would lose digits
+            out[:, at] = (_grouped(weights.to(v0.dtype), v0.shape[0]) @ v0[:, block.low : block.high]).reshape(
+                heads, -1, q.shape[-1]
+            )
         share = None
         if own is not None:
             highest = torch.maximum(top, own.amax(-1))
@@ -131,7 +137,13 @@ class _CausalDiagonal(torch.autograd.Function):
 
     @staticmethod
     def _diagonal(
-        q: torch.Tensor, key: torch.Tensor, value: torch.Tensor, grad: torch.Tensor, lse: torch.Tensor, inner: torch.Tensor, dq: torch.Tensor
+        q: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        grad: torch.Tensor,
+        lse: torch.Tensor,
+        inner: torch.Tensor,
+        dq: torch.Tensor,
     ) -> list[torch.Tensor]:
         """Gradients of one step's own key and value; adds the query's share to ``dq``."""
         wide_key, wide_value = _spread(key, len(q)), _spread(value, len(q))
@@ -143,7 +155,12 @@ class _CausalDiagonal(torch.autograd.Function):
 
 
 def causal_diagonal(
-    q: torch.Tensor, k0: torch.Tensor, v0: torch.Tensor, diagonals: list[tuple[torch.Tensor, torch.Tensor]], blocks: list[Block], scale: float
+    q: torch.Tensor,
+    k0: torch.Tensor,
+    v0: torch.Tensor,
+    diagonals: list[tuple[torch.Tensor, torch.Tensor]],
+    blocks: list[Block],
+    scale: float,
 ) -> torch.Tensor:
     """Attend from q [heads, queries, dim] to k0, v0 [kv_heads, keys, dim] and to each query's own (key, value) [kv_heads, queries, dim] of later steps."""
     flat = [part for pair in diagonals for part in pair]

@@ -7,7 +7,7 @@ Committed slots come from the target's own states; those of a draft in progress 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from pipeline.eagle3.drafter import Drafter
+from pipeline.drafter.drafter import Drafter
 
 
 class DraftCache:
@@ -21,12 +21,18 @@ class DraftCache:
         """How many there are."""
         return 0 if self._held is None else self._held[2].shape[1]
 
-    def append(self, keys: torch.Tensor, values: torch.Tensor, valid: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def append(
+        self, keys: torch.Tensor, values: torch.Tensor, valid: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Add slots at the end; give all keys, values and flags."""
         if self._held is None:
             self._held = keys, values, valid
         else:
-            self._held = torch.cat([self._held[0], keys], 2), torch.cat([self._held[1], values], 2), torch.cat([self._held[2], valid], 1)
+            self._held = (
+                torch.cat([self._held[0], keys], 2),
+                torch.cat([self._held[1], values], 2),
+                torch.cat([self._held[2], valid], 1),
+            )
         return self._held
 
     def crop(self, slots: int) -> None:
@@ -53,7 +59,14 @@ def visible(valid: torch.Tensor, rows: int) -> torch.Tensor:
     return ((slot <= own)[None] & valid[:, None] | (slot == own)[None])[:, None]
 
 
-def extend(drafter: Drafter, cache: DraftCache, hidden: torch.Tensor, token_ids: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
+def extend(
+    drafter: Drafter,
+    cache: DraftCache,
+    hidden: torch.Tensor,
+    token_ids: torch.Tensor,
+    positions: torch.Tensor,
+    valid: torch.Tensor,
+) -> torch.Tensor:
     """Run the drafter's layer over new slots and add them to the cache.
 
     Args:
@@ -74,11 +87,15 @@ def extend(drafter: Drafter, cache: DraftCache, hidden: torch.Tensor, token_ids:
     keys, values, counted = cache.append(*layer.keys_values(mixed, angles), valid)
     mask = visible(counted, token_ids.shape[1])
     grouped = drafter.config.num_heads != drafter.config.num_kv_heads
-    attended = scaled_dot_product_attention(layer.queries(mixed, angles), keys, values, mask, scale=drafter.scale, enable_gqa=grouped)
+    attended = scaled_dot_product_attention(
+        layer.queries(mixed, angles), keys, values, mask, scale=drafter.scale, enable_gqa=grouped
+    )
     return layer.finish(hidden, attended)
 
 
-def draft_chain(drafter: Drafter, cache: DraftCache, hidden: torch.Tensor, positions: torch.Tensor, count: int) -> torch.Tensor:
+def draft_chain(
+    drafter: Drafter, cache: DraftCache, hidden: torch.Tensor, positions: torch.Tensor, count: int
+) -> torch.Tensor:
     """Draft ``count`` tokens greedily after the newest committed slot, and leave the cache as it was: int64 [batch, count].
 
     Args:
@@ -96,6 +113,8 @@ def draft_chain(drafter: Drafter, cache: DraftCache, hidden: torch.Tensor, posit
         drafts.append(token)
         if step + 1 < count:
             valid = torch.ones_like(token, dtype=torch.bool)[:, None]
-            hidden = extend(drafter, cache, hidden[:, None], token[:, None], (positions + 1 + step)[:, None], valid)[:, 0]
+            hidden = extend(drafter, cache, hidden[:, None], token[:, None], (positions + 1 + step)[:, None], valid)[
+                :, 0
+            ]
     cache.crop(committed)
     return torch.stack(drafts, 1)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import torch
 
-from pipeline.artifacts import read_model, write_json, writing_folder
-from pipeline.eagle3.config import DrafterConfig
-from pipeline.eagle3.drafter import Drafter
-from pipeline.eagle3.vocabulary import vocabulary_of
-from pipeline.errors import ArtifactError
-from pipeline.tensors import is_finite, load_tensors, save_tensors
+from pipeline.core.errors import ArtifactError
+from pipeline.core.files import read_model, write_json, writing_folder
+from pipeline.core.tensors import is_finite, load_tensors, save_tensors
+from pipeline.drafter.config import DrafterConfig
+from pipeline.drafter.drafter import Drafter
+from pipeline.drafter.vocabulary import vocabulary_of
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -65,9 +65,15 @@ def check_tensors(config: DrafterConfig, tensors: dict[str, torch.Tensor], where
     used = stored_vocabulary(config, tensors, where)
     try:
         with torch.device("meta"):
-            like = Drafter(config, torch.empty(config.vocab_size, config.hidden_size), torch.empty(config.draft_vocab_size, dtype=torch.int64))
+            like = Drafter(
+                config,
+                torch.empty(config.vocab_size, config.hidden_size),
+                torch.empty(config.draft_vocab_size, dtype=torch.int64),
+            )
     except (ValueError, KeyError) as error:
-        raise ArtifactError(f"{where}: transformers makes no layer of its {CONFIG}: {error}; its rotary embedding is {config.rope_parameters}") from error
+        raise ArtifactError(
+            f"{where}: transformers makes no layer of its {CONFIG}: {error}; its rotary embedding is {config.rope_parameters}"
+        ) from error
     wanted = {name: list(tensor.shape) for name, tensor in like.state_dict().items()}
     found = {name: list(tensor.shape) for name, tensor in tensors.items()}
     if wanted != found:

@@ -4,8 +4,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pipeline.schema.hidden import ascending_layers
-from pipeline.section import Section
+from pipeline.core.sections import Section
+from pipeline.formats.schema.hidden import ascending_layers
 
 
 class DrafterConfig(Section):
@@ -51,7 +51,11 @@ class DrafterConfig(Section):
                 f"draft_vocab_size is {self.draft_vocab_size}, vocab_size {self.vocab_size}: a drafter says tokens of the target's vocabulary only"
             )
         if not ascending_layers(self.layer_ids, self.target_layers):
-            raise ValueError(f"layer_ids {self.layer_ids} are not three ascending ids from 0 to target_layers, which is {self.target_layers}")
+            raise ValueError(
+                f"layer_ids {self.layer_ids} are not three ascending ids from 0 to target_layers, which is {self.target_layers}"
+            )
         if not {"rope_type", "rope_theta"} <= self.rope_parameters.keys():
-            raise ValueError(f"rope_parameters are {self.rope_parameters}; at least rope_type and rope_theta are needed")
+            raise ValueError(
+                f"rope_parameters are {self.rope_parameters}; at least rope_type and rope_theta are needed"
+            )
         return self

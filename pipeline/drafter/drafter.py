@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipeline.eagle3.config import DrafterConfig
+from pipeline.drafter.config import DrafterConfig
 
 
 def llama_config(config: DrafterConfig) -> Any:
@@ -79,7 +79,9 @@ class Layer(nn.Module):
         """Rotated queries [batch, heads, rows, head_dim]."""
         return rotate(self.self_attn.heads(self.self_attn.q_proj, mixed), angles)
 
-    def keys_values(self, mixed: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    def keys_values(
+        self, mixed: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Rotated keys, and values, [batch, kv_heads, rows, head_dim] each."""
         attention = self.self_attn
         return rotate(attention.heads(attention.k_proj, mixed), angles), attention.heads(attention.v_proj, mixed)

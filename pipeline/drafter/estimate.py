@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pipeline.eagle3.drafter import Drafter
-from pipeline.eagle3.unroll import Pack, plan_to, plan_unroll, unroll
+from pipeline.drafter.drafter import Drafter
+from pipeline.drafter.unroll import Pack, plan_to, plan_unroll, unroll
 
 
 @dataclass(frozen=True, slots=True)

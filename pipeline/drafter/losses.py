@@ -56,7 +56,13 @@ class Teacher:
         top, likeliest = logits.max(-1)
         logs = torch.log_softmax(logits, -1, out=logits)
         chances = logs.exp()
-        return Judgement(chances, _dot(logs[:, None], chances)[:, 0], top - logs.amax(-1), likeliest, None if self.full is None else self.full[at])
+        return Judgement(
+            chances,
+            _dot(logs[:, None], chances)[:, 0],
+            top - logs.amax(-1),
+            likeliest,
+            None if self.full is None else self.full[at],
+        )
 
 
 def _softmax(logits: torch.Tensor, top: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -89,7 +95,9 @@ def full_argmax(hidden: torch.Tensor, head: torch.Tensor, rows: int = 512) -> to
         return torch.cat(best) if best else torch.zeros(0, dtype=torch.int64, device=hidden.device)
 
 
-def losses_and_slopes(kind: LossKind, logits: torch.Tensor, top: torch.Tensor, teacher: Judgement) -> tuple[torch.Tensor, torch.Tensor]:
+def losses_and_slopes(
+    kind: LossKind, logits: torch.Tensor, top: torch.Tensor, teacher: Judgement
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Loss [positions, steps] and its gradient [positions, steps, draft_vocab] by the draft logits, which are overwritten; ``top`` is each row's highest logit.
 
     KL(p || q) = sum p log p - sum p x + logsumexp x for logits x, and its gradient is q - p. With a_v = min(p_v, q_v), the gradient of
@@ -110,7 +118,9 @@ def losses_and_slopes(kind: LossKind, logits: torch.Tensor, top: torch.Tensor, t
         alpha = alpha.clamp(min=_LEAST_ALPHA)
         return -alpha.log(), -rise / alpha[..., None]
     weight = (-alpha).exp()
-    return weight * divergence + (1 - weight) * (1 - alpha), weight[..., None] * (q - chances) - (1 - weight)[..., None] * rise
+    return weight * divergence + (1 - weight) * (1 - alpha), weight[..., None] * (q - chances) - (1 - weight)[
+        ..., None
+    ] * rise
 
 
 class HeadLoss(NamedTuple):
@@ -172,7 +182,9 @@ class _HeadLoss(torch.autograd.Function):
         return dhidden * grads[0].to(dhidden.dtype), dhead * grads[0].to(dhead.dtype), None, None, None
 
 
-def head_loss(hidden: torch.Tensor, head: torch.Tensor, teacher: Teacher, weights: torch.Tensor, kind: LossKind) -> HeadLoss:
+def head_loss(
+    hidden: torch.Tensor, head: torch.Tensor, teacher: Teacher, weights: torch.Tensor, kind: LossKind
+) -> HeadLoss:
     """Weighted sum of the loss over rows. With no row: a zero that has gradients (zeros), so that a batch without supervision neither hangs nor breaks.
 
     Args:

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import torch
 
-from pipeline.eagle3.drafter import Drafter
-from pipeline.eagle3.losses import LossKind, Teacher, head_loss
-from pipeline.eagle3.unroll import Plan, unroll
+from pipeline.drafter.drafter import Drafter
+from pipeline.drafter.losses import LossKind, Teacher, head_loss
+from pipeline.drafter.unroll import Plan, unroll
 
 
 class PackLoss(NamedTuple):
@@ -19,7 +19,9 @@ class PackLoss(NamedTuple):
     """int64 [steps]: supervised positions where drafter and teacher agree on the likeliest draft token."""
 
 
-def pack_loss(drafter: Drafter, aux: torch.Tensor, plan: Plan, teacher: Teacher, step_weights: torch.Tensor, kind: LossKind) -> PackLoss:
+def pack_loss(
+    drafter: Drafter, aux: torch.Tensor, plan: Plan, teacher: Teacher, step_weights: torch.Tensor, kind: LossKind
+) -> PackLoss:
     """Unroll the drafter over a pack and take the loss of all steps at once, so that the head's gradient is summed in one place.
 
     Args:
@@ -34,13 +36,28 @@ def pack_loss(drafter: Drafter, aux: torch.Tensor, plan: Plan, teacher: Teacher,
     return loss_of_steps(drafter, unroll(drafter, aux, plan), plan, teacher, step_weights, kind)
 
 
-def loss_of_steps(drafter: Drafter, unrolled: Iterable[torch.Tensor], plan: Plan, teacher: Teacher, step_weights: torch.Tensor, kind: LossKind) -> PackLoss:
+def loss_of_steps(
+    drafter: Drafter,
+    unrolled: Iterable[torch.Tensor],
+    plan: Plan,
+    teacher: Teacher,
+    step_weights: torch.Tensor,
+    kind: LossKind,
+) -> PackLoss:
     """Loss of each step's layer output [queries, hidden], laid out by the teacher's positions: every step learns from the same distributions."""
     count = len(plan.teacher_rows)
-    hidden = [placed(rows.index_select(0, s.queries), s.teacher, count) for rows, s in zip(unrolled, plan.supervised, strict=True)]
-    weights = [placed(s.weights * weight, s.teacher, count) for s, weight in zip(plan.supervised, step_weights.float(), strict=True)]
+    hidden = [
+        placed(rows.index_select(0, s.queries), s.teacher, count)
+        for rows, s in zip(unrolled, plan.supervised, strict=True)
+    ]
+    weights = [
+        placed(s.weights * weight, s.teacher, count)
+        for s, weight in zip(plan.supervised, step_weights.float(), strict=True)
+    ]
     counted = [placed(torch.ones_like(s.teacher, dtype=torch.bool), s.teacher, count) for s in plan.supervised]
-    found = head_loss(drafter.norm(torch.stack(hidden, 1)), drafter.lm_head.weight, teacher, torch.stack(weights, 1), kind)
+    found = head_loss(
+        drafter.norm(torch.stack(hidden, 1)), drafter.lm_head.weight, teacher, torch.stack(weights, 1), kind
+    )
     return PackLoss(found.loss, (found.agrees & torch.stack(counted, 1)).sum(0))
 
 

@@ -6,7 +6,7 @@ equal scores, and argmax takes the lowest id, so leaving out all but the first o
 
 import torch
 
-from pipeline.eagle3.losses import full_argmax
+from pipeline.drafter.losses import full_argmax
 
 _WORTH = 8
 """Look for a shared row only where at least one id in so many has it."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import linear
 
-from pipeline.eagle3.attention import Block, block_size, causal_diagonal, plan_blocks, to_device
-from pipeline.eagle3.drafter import Drafter, rotate
-from pipeline.shards import HiddenRow
+from pipeline.drafter.attention import Block, block_size, causal_diagonal, plan_blocks, to_device
+from pipeline.drafter.drafter import Drafter, rotate
+from pipeline.formats.hidden_states import HiddenRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,10 @@ def plan_unroll(pack: Pack, steps: int, *, every_row: bool = False) -> Plan:
         embedded=[torch.minimum(queries + step, last) for step in range(steps)],
         blocks=plan_blocks(first, queries, block_size(pack.lengths)),
         teacher_rows=teacher_rows,
-        supervised=[_supervision(flags[queries], at + 1 + step, teacher_rows, pack.weights) for step, flags in enumerate(supervised_at)],
+        supervised=[
+            _supervision(flags[queries], at + 1 + step, teacher_rows, pack.weights)
+            for step, flags in enumerate(supervised_at)
+        ],
     )
 
 
@@ -114,7 +117,9 @@ def _supervised(inputs: torch.Tensor, end: torch.Tensor, loss_mask: torch.Tensor
     return inside & loss_mask[embedded.clamp(max=len(loss_mask) - 1)]
 
 
-def _supervision(flags: torch.Tensor, embedded: torch.Tensor, teacher_rows: torch.Tensor, weights: torch.Tensor) -> Supervision:
+def _supervision(
+    flags: torch.Tensor, embedded: torch.Tensor, teacher_rows: torch.Tensor, weights: torch.Tensor
+) -> Supervision:
     queries = flags.nonzero().flatten()
     places = embedded[queries]
     return Supervision(queries, torch.searchsorted(teacher_rows, places), weights[places])
@@ -153,7 +158,9 @@ def unroll(drafter: Drafter, aux: torch.Tensor, plan: Plan) -> Iterator[torch.Te
     diagonals: list[tuple[torch.Tensor, torch.Tensor]] = []
     for step, rows in enumerate(plan.embedded):
         needed = slice(None) if step else slice(wide)  # the first step's keys and values are there already
-        projected = _heads(embedded[:, needed].index_select(0, rows) + linear(layer.hidden_norm(hidden), by_hidden[needed]), head_dim)
+        projected = _heads(
+            embedded[:, needed].index_select(0, rows) + linear(layer.hidden_norm(hidden), by_hidden[needed]), head_dim
+        )
         queries, own = _rotated(drafter, projected[:turned_heads], positions + step).tensor_split([wide // head_dim])
         if step:
             diagonals.append((own, projected[turned_heads:]))

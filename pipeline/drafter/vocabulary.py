@@ -2,7 +2,7 @@
 
 import torch
 
-from pipeline.errors import ArtifactError, ConfigError
+from pipeline.core.errors import ArtifactError, ConfigError
 
 
 def choose_vocabulary(counts: torch.Tensor, size: int) -> torch.Tensor:
@@ -17,7 +17,9 @@ def choose_vocabulary(counts: torch.Tensor, size: int) -> torch.Tensor:
 
     """
     if size > len(counts):
-        raise ConfigError(f"train.draft_vocab_size is {size}; the target's vocabulary has {len(counts)} tokens: lower it")
+        raise ConfigError(
+            f"train.draft_vocab_size is {size}; the target's vocabulary has {len(counts)} tokens: lower it"
+        )
     ranked = torch.sort(counts, descending=True, stable=True).indices
     return torch.sort(ranked[:size]).values
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from pipeline.artifacts import read_json, read_model, sha256_folder
-from pipeline.errors import ArtifactError
-from pipeline.lossmask import LossWeights, weighted
-from pipeline.schema.hidden import Manifest
-from pipeline.schema.hidden_index import INDEX
-from pipeline.schema.tokens import Segment
-from pipeline.tables import read_rows
-from pipeline.tensors import TensorFile, is_finite
+from pipeline.core.errors import ArtifactError
+from pipeline.core.files import read_json, read_model, sha256_folder
+from pipeline.core.tables import read_rows
+from pipeline.core.tensors import TensorFile, is_finite
+from pipeline.formats.loss_mask import LossWeights, weighted
+from pipeline.formats.schema.hidden import Manifest
+from pipeline.formats.schema.hidden_index import INDEX
+from pipeline.formats.schema.tokens import Segment
 
 MANIFEST = "manifest.json"
 INDEX_NAME = "index.parquet"
@@ -87,7 +87,9 @@ def check_digest(folder: Path, said: str, stamp: Path, known: Mapping[str, str] 
 
     """
     if (found := sha256_folder(folder, known)) != said:
-        raise ArtifactError(f"{folder}: the files' digest is {found[:16]}, {stamp} says {said[:16]}: a file changed after extraction; {_AGAIN}")
+        raise ArtifactError(
+            f"{folder}: the files' digest is {found[:16]}, {stamp} says {said[:16]}: a file changed after extraction; {_AGAIN}"
+        )
 
 
 def quantize(states: torch.Tensor, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -119,7 +121,9 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
         for row in self.index:
             of_shard.setdefault(row.shard, []).append(row)
         if left := {path.name for path in folder.glob("shard-*")} - set(of_shard):
-            raise ArtifactError(f"{folder}: {sorted(left)} are there, and no row of {INDEX_NAME} is in them: index and shards are of different runs; {_AGAIN}")
+            raise ArtifactError(
+                f"{folder}: {sorted(left)} are there, and no row of {INDEX_NAME} is in them: index and shards are of different runs; {_AGAIN}"
+            )
         self._shards = {name: TensorFile(folder / name) for name in sorted(of_shard)}
         for name, shard in self._shards.items():
             self._check(name, shard, of_shard[name])
@@ -197,9 +201,13 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
             if row.id in numbers:
                 raise ArtifactError(f"{at} comes twice, as number {numbers[row.id]} and {number}: {_AGAIN}")
             if row.length < 1 or not 0 <= row.prompt_length <= row.length:
-                raise ArtifactError(f"{at} has {row.length} tokens, {row.prompt_length} of them prompt; at least 1, and 0 to {row.length} are needed: {_AGAIN}")
+                raise ArtifactError(
+                    f"{at} has {row.length} tokens, {row.prompt_length} of them prompt; at least 1, and 0 to {row.length} are needed: {_AGAIN}"
+                )
             if Path(row.shard).name != row.shard:
-                raise ArtifactError(f"{at} is in {row.shard!r}; the name of a file beside the index is needed: {_AGAIN}")
+                raise ArtifactError(
+                    f"{at} is in {row.shard!r}; the name of a file beside the index is needed: {_AGAIN}"
+                )
             numbers[row.id] = number
         return numbers
 
@@ -212,11 +220,19 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
                     f"{self.folder / INDEX_NAME}: row {row.id!r} begins at {row.offset} of {name}, the row before it ends at {tokens}: run extract again"
                 )
             tokens += row.length
-        needed = {"token_ids": ([tokens], torch.int32), "aux": ([tokens, 3 * width], stored), "last": ([tokens, width], stored)}
+        needed = {
+            "token_ids": ([tokens], torch.int32),
+            "aux": ([tokens, 3 * width], stored),
+            "last": ([tokens, width], stored),
+        }
         if stored == torch.float8_e4m3fn:
             needed |= {"aux_scales": ([tokens, 3], torch.float32), "last_scales": ([tokens, 1], torch.float32)}
         for tensor, (wanted, dtype) in needed.items():
             if (found := shard.shape(tensor)) != wanted:
-                raise ArtifactError(f"{shard.path}: {tensor} has shape {found}; {INDEX_NAME} and {MANIFEST} (hidden size {width}) need {wanted}: {_AGAIN}")
+                raise ArtifactError(
+                    f"{shard.path}: {tensor} has shape {found}; {INDEX_NAME} and {MANIFEST} (hidden size {width}) need {wanted}: {_AGAIN}"
+                )
             if (held := shard.dtype(tensor)) != dtype:
-                raise ArtifactError(f"{shard.path}: {tensor} is {held}; {MANIFEST} (dtype {self.manifest.dtype}) needs {dtype}: {_AGAIN}")
+                raise ArtifactError(
+                    f"{shard.path}: {tensor} is {held}; {MANIFEST} (dtype {self.manifest.dtype}) needs {dtype}: {_AGAIN}"
+                )

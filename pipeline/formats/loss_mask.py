@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from pipeline.section import Section
+from pipeline.core.sections import Section
 
 if TYPE_CHECKING:
-    from pipeline.schema.tokens import Segment
+    from pipeline.formats.schema.tokens import Segment
 
 _OF_MARKER = {
     "think_open": "think",
@@ -57,7 +57,9 @@ RuleName = Literal["completion", "completion+tools"]
 
 RULES: dict[RuleName, LossWeights] = {
     "completion": LossWeights(reasoning=1, think=1, content=1, end=1, special=1),
-    "completion+tools": LossWeights(reasoning=1, think=1, content=1, tools=1, call_id=1, call_name=1, call_args=1, end=1, special=1),
+    "completion+tools": LossWeights(
+        reasoning=1, think=1, content=1, tools=1, call_id=1, call_name=1, call_args=1, end=1, special=1
+    ),
 }
 """`completion`: what the model says, without its tool sections; `completion+tools`: all that it wrote. Prompts, tool results in them, are never trained on."""
 

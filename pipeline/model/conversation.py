@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from pipeline.errors import InputError
+from pipeline.core.errors import InputError
 
 KNOWN_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
@@ -27,14 +27,20 @@ def check_messages(messages: Any) -> None:
         if not isinstance(message, dict):
             raise InputError(f"message {number} must be an object {{'role', 'content'}}; found {show(message)}")
         if not isinstance(message.get("role"), str) or message["role"] not in KNOWN_ROLES:
-            raise InputError(f"message {number}: role must be one of {sorted(KNOWN_ROLES)}; found {show(message.get('role'))}")
+            raise InputError(
+                f"message {number}: role must be one of {sorted(KNOWN_ROLES)}; found {show(message.get('role'))}"
+            )
         content = message.get("content")
         if content is None and not message.get("tool_calls"):
             raise InputError(f"message {number} ({message['role']}) has no content")
         if content is not None and not isinstance(content, str | list):
-            raise InputError(f"message {number} ({message['role']}): content must be a text or a list of parts; found {show(content)}")
+            raise InputError(
+                f"message {number} ({message['role']}): content must be a text or a list of parts; found {show(content)}"
+            )
         if isinstance(content, list) and (odd := [part for part in content if not _is_text(part, message["role"])]):
-            raise InputError(f"message {number} ({message['role']}): only text can be rendered, as parts {{'type': 'text', 'text'}}; found {show(odd[0])}")
+            raise InputError(
+                f"message {number} ({message['role']}): only text can be rendered, as parts {{'type': 'text', 'text'}}; found {show(odd[0])}"
+            )
 
 
 def _is_text(part: Any, role: str) -> bool:
@@ -57,4 +63,6 @@ def check_tools(tools: Any) -> None:
     for number, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise InputError(f"tool {number} must be {{'type': 'function', 'function': {{'name', 'parameters'}}}}; found {show(tool)}")
+            raise InputError(
+                f"tool {number} must be {{'type': 'function', 'function': {{'name', 'parameters'}}}}; found {show(tool)}"
+            )

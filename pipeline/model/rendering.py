@@ -6,10 +6,10 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from pipeline.conversation import check_messages, check_tools
-from pipeline.errors import InputError
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.core.errors import InputError
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.conversation import check_messages, check_tools
+from pipeline.model.tokenizer.loading import Tokenizer
 
 
 class _PromptTokenizer:
@@ -57,7 +57,12 @@ def _renderers() -> dict[str, Any]:
     finally:
         if found is not None:
             sys.modules.pop("renderers", None)
-    return {"kimi_k25": KimiK25Renderer, "kimi_k2": KimiK2Renderer, "qwen3": Qwen3Renderer, "deepseek_v3": DeepSeekV3Renderer}
+    return {
+        "kimi_k25": KimiK25Renderer,
+        "kimi_k2": KimiK2Renderer,
+        "qwen3": Qwen3Renderer,
+        "deepseek_v3": DeepSeekV3Renderer,
+    }
 
 
 class PromptRenderer:

@@ -1,8 +1,8 @@
 """The special-token map against the tokenizer, in both directions; the checked record, and the tokenizer that belongs to it."""
 
-from pipeline.errors import TokenizerError
-from pipeline.schema.target import TargetRecord, TargetSpec
-from pipeline.tokens import Tokenizer, load_tokenizer
+from pipeline.core.errors import TokenizerError
+from pipeline.formats.schema.target import TargetRecord, TargetSpec
+from pipeline.model.tokenizer.loading import Tokenizer, load_tokenizer
 
 _KIMI = {
     "end": "<|im_end|>",
@@ -18,7 +18,13 @@ _KIMI = {
 FORMAT_ROLES: dict[str, dict[str, str]] = {
     "kimi_k25": _KIMI,
     "kimi_k2": _KIMI,
-    "qwen3": {"end": "<|im_end|>", "think_open": "<think>", "think_close": "</think>", "call_open": "<tool_call>", "call_close": "</tool_call>"},
+    "qwen3": {
+        "end": "<|im_end|>",
+        "think_open": "<think>",
+        "think_close": "</think>",
+        "call_open": "<tool_call>",
+        "call_close": "</tool_call>",
+    },
     "deepseek_v3": {
         "end": "<｜end▁of▁sentence｜>",
         "think_open": "<think>",
@@ -49,7 +55,9 @@ def special_token_faults(spec: TargetSpec, tokenizer: Tokenizer) -> list[str]:
         elif token in owners:
             faults.append(f"{where}, which {owners[token]!r} has already{should}")
         elif token not in tokenizer.special_texts:
-            faults.append(f"{where}, but {token} is no special token: it is the ordinary text {tokenizer.show(token)!r}{should}")
+            faults.append(
+                f"{where}, but {token} is no special token: it is the ordinary text {tokenizer.show(token)!r}{should}"
+            )
         elif tokenizer.special_texts[token] != text:
             faults.append(f"{where}, but {token} is {tokenizer.special_texts[token]!r}{should}")
         owners.setdefault(token, text)
@@ -92,7 +100,9 @@ def open_tokenizer(record: TargetRecord) -> Tokenizer:
     tokenizer = load_tokenizer(record)
     if faults := special_token_faults(record, tokenizer):
         listed = "\n  ".join(faults)
-        raise TokenizerError(f"target {record.name!r}: its record was changed after the check; run `dvc repro target`:\n  {listed}")
+        raise TokenizerError(
+            f"target {record.name!r}: its record was changed after the check; run `dvc repro target`:\n  {listed}"
+        )
     if (digest := tokenizer.sha256()) != record.tokenizer_sha256:
         raise TokenizerError(
             f"target {record.name!r}: the tokenizer's digest is {digest}, recorded was {record.tokenizer_sha256}; a library upgrade changed it: run `dvc repro target` and read the difference"

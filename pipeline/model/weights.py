@@ -16,10 +16,10 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from pipeline.artifacts import read_json, sha256_folder, to_json
-from pipeline.errors import ArtifactError, ConfigError, InputError
-from pipeline.runner import no_collector
-from pipeline.tensors import TensorFile, is_finite
+from pipeline.core.errors import ArtifactError, ConfigError, InputError
+from pipeline.core.files import read_json, sha256_folder, to_json
+from pipeline.core.process.runner import no_collector
+from pipeline.core.tensors import TensorFile, is_finite
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -62,7 +62,9 @@ def find_source(folder: Path) -> Source:
         digest = hashlib.sha256(to_json([named["model"], named.get("revision")])).hexdigest()
         return Source(named["model"], named.get("revision"), bool(named.get("trust_remote_code")), digest)
     if not (folder / "config.json").is_file():
-        raise ArtifactError(f"{folder}: has neither config.json (a checkpoint) nor target.json (the name of one); run `dvc repro target`")
+        raise ArtifactError(
+            f"{folder}: has neither config.json (a checkpoint) nor target.json (the name of one); run `dvc repro target`"
+        )
     return Source(str(folder), sha256=sha256_folder(folder))
 
 
@@ -178,7 +180,13 @@ def open_model(folder: Path, *, dtype: str, device: str, attention: str = "sdpa"
             output_loading_info=True,
             **source.options(),
         )
-    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:  # RuntimeError: tensors of other shapes, or no memory
+    except (
+        OSError,
+        ValueError,
+        ImportError,
+        RuntimeError,
+        SafetensorError,
+    ) as error:  # RuntimeError: tensors of other shapes, or no memory
         raise ArtifactError(f"{source.name}: transformers cannot load this model: {error}") from error
     if missing := sorted(found["missing_keys"]):
         raise ArtifactError(
@@ -199,7 +207,9 @@ def usable_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {name!r} cannot be used here: {str(error).splitlines()[0]}; set extract.device, train.device and evaluate.device") from error
+        raise ConfigError(
+            f"device {name!r} cannot be used here: {str(error).splitlines()[0]}; set extract.device, train.device and evaluate.device"
+        ) from error
     return device
 
 
@@ -215,7 +225,9 @@ def capturing(target: Target, layer_ids: list[int]) -> Iterator[dict[int, torch.
         return take
 
     handles = [
-        (target.norm if number == target.num_layers else target.layers[number]).register_forward_pre_hook(hook(number), with_kwargs=True)
+        (target.norm if number == target.num_layers else target.layers[number]).register_forward_pre_hook(
+            hook(number), with_kwargs=True
+        )
         for number in [*layer_ids, target.num_layers]
     ]
     try:
@@ -240,9 +252,13 @@ def auxiliary_layers(layers: list[int] | None, num_layers: int) -> list[int]:
     chosen = default_layers(num_layers) if layers is None else layers
     where = f"extract.layers is {layers}" if layers is not None else f"extract.layers is null, which gives {chosen}"
     if len(chosen) != 3 or sorted(set(chosen)) != chosen:
-        raise ConfigError(f"{where}: three different layer ids are needed, low to high; this target has {num_layers} layers: name them in conf/extract/")
+        raise ConfigError(
+            f"{where}: three different layer ids are needed, low to high; this target has {num_layers} layers: name them in conf/extract/"
+        )
     if chosen[0] < 0 or chosen[-1] > num_layers:
-        raise ConfigError(f"{where}: out of range; the target has layers 0 to {num_layers - 1}, and {num_layers} names the last layer's output")
+        raise ConfigError(
+            f"{where}: out of range; the target has layers 0 to {num_layers - 1}, and {num_layers} names the last layer's output"
+        )
     return chosen
 
 
@@ -326,7 +342,11 @@ def locate_ends(target: Target) -> dict[str, tuple[Path, str]]:
     stored = dict.fromkeys(_end_names(target), "")
     renamed = {} if stored.keys() <= files.keys() else _renamed(target, files)
     for name in stored:
-        matches = [name] if name in files else renamed.get(name) or [other for other in files if _plain(other) == _plain(name)]
+        matches = (
+            [name]
+            if name in files
+            else renamed.get(name) or [other for other in files if _plain(other) == _plain(name)]
+        )
         if len(matches) != 1:
             raise ArtifactError(
                 f"{source.name}: needs exactly one tensor {name!r} (by that name, one that transformers turns into it, or {_plain(name)!r} within "
@@ -334,7 +354,9 @@ def locate_ends(target: Target) -> dict[str, tuple[Path, str]]:
             )
         stored[name] = matches[0]
     if absent := sorted({files[name] for name in stored.values() if not Path(files[name]).is_file()}):
-        raise ArtifactError(f"{source.name}: model.safetensors.index.json names {', '.join(absent)}, not there: fetch the checkpoint whole")
+        raise ArtifactError(
+            f"{source.name}: model.safetensors.index.json names {', '.join(absent)}, not there: fetch the checkpoint whole"
+        )
     return {name: (Path(files[other]), other) for name, other in stored.items()}
 
 
@@ -352,11 +374,18 @@ def _tensor_files(source: Source, locate: Any) -> dict[str, str]:
     if index := locate("model.safetensors.index.json"):
         parts = read_json(index).get("weight_map")
         if not isinstance(parts, dict):
-            raise ArtifactError(f"{index}: has no weight_map, which says what file each tensor is in: fetch the checkpoint again")
-        return {name: str(index.parent / part) if (index.parent / part).exists() else str(locate(part) or part) for name, part in parts.items()}
+            raise ArtifactError(
+                f"{index}: has no weight_map, which says what file each tensor is in: fetch the checkpoint again"
+            )
+        return {
+            name: str(index.parent / part) if (index.parent / part).exists() else str(locate(part) or part)
+            for name, part in parts.items()
+        }
     single = locate("model.safetensors")
     if single is None:
-        raise ArtifactError(f"{source.name}: has neither model.safetensors nor model.safetensors.index.json; pickled weights are not read")
+        raise ArtifactError(
+            f"{source.name}: has neither model.safetensors nor model.safetensors.index.json; pickled weights are not read"
+        )
     return dict.fromkeys(TensorFile(single).names, str(single))
 
 
@@ -381,10 +410,14 @@ def _read(path: Path, name: str, shape: list[int], dtype: torch.dtype) -> torch.
     """
     file = TensorFile(path)
     if (stored := file.shape(name)) != shape:
-        raise ArtifactError(f"{path}: {name} has shape {stored}; by the target's config.json it has {shape}: weights and config are not of one model")
+        raise ArtifactError(
+            f"{path}: {name} has shape {stored}; by the target's config.json it has {shape}: weights and config are not of one model"
+        )
     found = file.tensor(name).to(dtype)
     if not is_finite(found):
-        raise ArtifactError(f"{path}: {name} has values that are no finite numbers: the weights are damaged, fetch or make them again")
+        raise ArtifactError(
+            f"{path}: {name} has values that are no finite numbers: the weights are damaged, fetch or make them again"
+        )
     return found
 
 

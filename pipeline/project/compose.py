@@ -20,14 +20,23 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from yaml import YAMLError
 
-from pipeline.artifacts import sha256_file, to_json, write_bytes
-from pipeline.errors import ConfigError
-from pipeline.fingerprint import fingerprints
-from pipeline.runner import no_collector
-from pipeline.section import mistake
-from pipeline.settings import CONF, PARAMS, BuildConfig, ambiguous_scalars, load_yaml, secrets, unknown_key, validate
-from pipeline.stages import STAGES
-from pipeline.target.config import TargetSection
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import sha256_file, to_json, write_bytes
+from pipeline.core.fingerprint import fingerprints
+from pipeline.core.process.runner import no_collector
+from pipeline.core.sections import mistake
+from pipeline.graph import STAGES
+from pipeline.project.settings import (
+    CONF,
+    PARAMS,
+    BuildConfig,
+    ambiguous_scalars,
+    load_yaml,
+    secrets,
+    unknown_key,
+    validate,
+)
+from pipeline.stages.target.config import TargetSection
 
 BUILD = Path("build")
 RESERVED = frozenset({"target", "drafter", "extracted", "evaluate"})
@@ -57,7 +66,9 @@ def read_params(path: Path = PARAMS) -> Params:
 
     """
     if not path.exists():
-        raise ConfigError(f"{path} is missing: it names the datasets to build, for example `datasets: [reasoning]` and `overrides: []`")
+        raise ConfigError(
+            f"{path} is missing: it names the datasets to build, for example `datasets: [reasoning]` and `overrides: []`"
+        )
     found = load_yaml(path)
     if not isinstance(found, dict) or set(found) != {"datasets", "overrides"}:
         has = sorted(found) if isinstance(found, dict) else found
@@ -81,7 +92,9 @@ def read_params(path: Path = PARAMS) -> Params:
         faults.append(f"overrides: needs a list of strings such as 'train.lr=3e-4'; found {overrides!r}")
     else:
         own = [override for override in overrides if override.lstrip("+~").startswith(("hydra.", "hydra/"))]
-        faults += [f"overrides: {override!r} sets up Hydra itself, which changes no build; leave it out" for override in own]
+        faults += [
+            f"overrides: {override!r} sets up Hydra itself, which changes no build; leave it out" for override in own
+        ]
     if faults:
         raise ConfigError(f"{path}:\n  " + "\n  ".join(faults))
     return Params(names, overrides)
@@ -122,7 +135,11 @@ def refusal(error: Exception, overrides: list[str]) -> str:
     if found := _UNKNOWN.search(str(error)):
         key = found[1]
         if {"/", "@"} & set(key):
-            groups = sorted(folder.name for folder in CONF.iterdir() if folder.is_dir() and folder.name not in ("dataset", "recipes"))
+            groups = sorted(
+                folder.name
+                for folder in CONF.iterdir()
+                if folder.is_dir() and folder.name not in ("dataset", "recipes")
+            )
             return f"no config group {key!r} to choose from; groups: {groups}; a value is set with dots, as in train.lr=3e-4{_by(key, overrides)}"
         names = [match[1] for override in overrides if (match := re.match(r"\+dataset@datasets\.([^=]+)=", override))]
         return f"{unknown_key(key, names)}{_by(key, overrides)}"
@@ -216,11 +233,15 @@ def _digest(path: str, where: str, *, hub: bool) -> str | None:
     """Digest of a prompt file, which must lie under data/, so that DVC sees it change; a hub dataset is known by its pinned revision."""
     if path.startswith("hf://"):
         if not hub:
-            raise ConfigError(f"{where} is {path!r}: it must be a file under data/; save the hub dataset's prompts there")
+            raise ConfigError(
+                f"{where} is {path!r}: it must be a file under data/; save the hub dataset's prompts there"
+            )
         return None
     file = Path(path)
     if file.is_absolute() or ".." in file.parts or file.parts[:1] != ("data",):
-        raise ConfigError(f"{where} is {path!r}: a prompt file must lie under data/ (put it or link it there), or DVC cannot see it change")
+        raise ConfigError(
+            f"{where} is {path!r}: a prompt file must lie under data/ (put it or link it there), or DVC cannot see it change"
+        )
     if not file.is_file():
         kept = file.with_name(f"{file.name}.dvc").is_file()
         absent = f"only {path}.dvc is here: `dvc pull {path}` brings it" if kept else "there is no such file"
@@ -239,8 +260,14 @@ def build_config(params: Params) -> BuildConfig:
     if faults := [fault for path in sorted(CONF.rglob("*.yaml")) for fault in ambiguous_scalars(path)]:
         raise ConfigError("values that Hydra and DVC read differently:\n  " + "\n  ".join(faults))
     check_grammar(params.overrides)
-    if several := [override for override in params.overrides if OverridesParser.create().parse_override(override).is_sweep_override()]:
-        raise ConfigError(f"{several} give several values for one build: `python -m pipeline.sweep -m` runs one build for each; a list is written KEY=[A,B]")
+    if several := [
+        override
+        for override in params.overrides
+        if OverridesParser.create().parse_override(override).is_sweep_override()
+    ]:
+        raise ConfigError(
+            f"{several} give several values for one build: `python -m pipeline.sweep -m` runs one build for each; a list is written KEY=[A,B]"
+        )
     names = sorted(params.datasets)
     groups = [f"+dataset@datasets.{name}={name}" for name in names]
     tree, choices = compose_tree("config", [*groups, *params.overrides])
@@ -250,7 +277,9 @@ def build_config(params: Params) -> BuildConfig:
         )
     there = tree.get("datasets")
     if gone := sorted(set(names) - set(there if isinstance(there, dict) else ())):
-        raise ConfigError(f"{PARAMS}: an override takes away what `datasets` names: {gone}; take it out of `datasets` instead")
+        raise ConfigError(
+            f"{PARAMS}: an override takes away what `datasets` names: {gone}; take it out of `datasets` instead"
+        )
     if extra := sorted(set(tree["datasets"]) - set(names)):
         raise ConfigError(f"{PARAMS}: overrides speak of datasets that `datasets` does not name: {extra}")
     for name in names:
@@ -272,7 +301,9 @@ def _inputs(config: BuildConfig) -> dict[str, str | None]:
         except ConfigError as error:
             faults.append(str(error))
     if faults:
-        raise ConfigError("\n  ".join(faults if len(faults) == 1 else [f"{len(faults)} prompt files cannot be used:", *faults]))
+        raise ConfigError(
+            "\n  ".join(faults if len(faults) == 1 else [f"{len(faults)} prompt files cannot be used:", *faults])
+        )
     return inputs
 
 
@@ -330,4 +361,6 @@ def main(argv: list[str]) -> None:
         write_bytes(path, content)
     for path in forget_removed(config.names):
         print(f"removed {path}: its dataset is no longer in {PARAMS}")
-    print(f"composed {len(config.names)} datasets: {', '.join(config.names)}; target {config.target.name}, provider {config.provider.kind}")
+    print(
+        f"composed {len(config.names)} datasets: {', '.join(config.names)}; target {config.target.name}, provider {config.provider.kind}"
+    )

@@ -16,15 +16,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.artifacts import read_json, write_text
-from pipeline.errors import ConfigError, DiskError
+from pipeline.core.errors import ConfigError, DiskError
+from pipeline.core.files import read_json, write_text
 
 SOURCES = ("conf", "data", "pipeline", "params.yaml", "dvc.yaml", "dvc.lock", "requirements.lock", "build")
 """What an experiment is made of; each copy has it as HEAD has."""
 
 COPIES = Path(".dvc/tmp/exps")
 _ABANDONED_SECONDS = 600
-_DVC = "import sys; from pipeline.runner import follow_parent; follow_parent(int(sys.argv.pop(1))); from dvc.cli import main; sys.exit(main(sys.argv[1:]))"
+_DVC = "import sys; from pipeline.core.process.runner import follow_parent; follow_parent(int(sys.argv.pop(1))); from dvc.cli import main; sys.exit(main(sys.argv[1:]))"
 """DVC that ends with the process named first: one that a killed sweep left behind would train on, and hold the machine."""
 
 _RAN = re.compile(r"^Running stage '([^']+)'", re.MULTILINE)
@@ -50,7 +50,9 @@ class Job:
 
 def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(["git", *arguments], capture_output=True, text=True, errors="surrogateescape", check=False)
+        return subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, errors="surrogateescape", check=False
+        )
     except OSError as error:
         raise ConfigError(f"git cannot be started: {error}; a sweep's jobs are commits, so install it") from error
 
@@ -64,7 +66,9 @@ def head() -> str:
     """
     done = _git("rev-parse", "--verify", "--quiet", "HEAD")
     if done.returncode:
-        raise ConfigError(f"a sweep starts from a commit, and here is none: `git init`, `git add`, `git commit` first{_said(done)}")
+        raise ConfigError(
+            f"a sweep starts from a commit, and here is none: `git init`, `git add`, `git commit` first{_said(done)}"
+        )
     return done.stdout.strip()
 
 
@@ -88,9 +92,15 @@ def refuse_uncommitted() -> None:
     unknown = [line[3:] for line in lines if line.startswith("??")]
     changed = [line[3:] for line in lines if not line.startswith("??")]
     if unknown:
-        raise ConfigError("git add these first, and commit: each job runs in a copy that has only what git knows:\n  " + "\n  ".join(unknown))
+        raise ConfigError(
+            "git add these first, and commit: each job runs in a copy that has only what git knows:\n  "
+            + "\n  ".join(unknown)
+        )
     if changed:
-        raise ConfigError("commit these first (`git commit -a`): a job is HEAD and its overrides, nothing else:\n  " + "\n  ".join(changed))
+        raise ConfigError(
+            "commit these first (`git commit -a`): a job is HEAD and its overrides, nothing else:\n  "
+            + "\n  ".join(changed)
+        )
 
 
 def reference(commit: str, name: str) -> str:
@@ -105,9 +115,24 @@ def exists(commit: str, name: str) -> bool:
 
 def run(name: str, setting: str, log: Path) -> tuple[str, str | None, list[str]]:
     """Run an experiment in its own copy; return its status, why it failed, and the stages that ran."""
-    command = [sys.executable, "-c", _DVC, str(os.getpid()), "--wait-for-lock", "exp", "run", "--temp", "--name", name, "--set-param", setting]
+    command = [
+        sys.executable,
+        "-c",
+        _DVC,
+        str(os.getpid()),
+        "--wait-for-lock",
+        "exp",
+        "run",
+        "--temp",
+        "--name",
+        name,
+        "--set-param",
+        setting,
+    ]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=environment
+    )
     said = done.stdout + done.stderr
     where = f"all of it: {log}"
     try:
@@ -159,7 +184,9 @@ def remove_abandoned() -> list[Path]:
     inside = []
     for process in Path("/proc").iterdir() if Path("/proc").is_dir() else ():
         if process.name.isdecimal():
-            with contextlib.suppress(OSError):  # it ended meanwhile, or belongs to another user; a glob would fail there now and then
+            with contextlib.suppress(
+                OSError
+            ):  # it ended meanwhile, or belongs to another user; a glob would fail there now and then
                 inside.append((process / "cwd").readlink())
     gone = []
     for folder in sorted(COPIES.glob("**/tmp*")) if inside else []:
@@ -182,7 +209,9 @@ def remove_folder(folder: Path) -> None:
 def read_jobs(folder: Path) -> list[Job]:
     """Records that the jobs of a sweep left, best acceptance length first, failures last."""
     jobs = [Job(**read_json(path)) for path in sorted(folder.glob("sweep-*.json"))]
-    return sorted(jobs, key=lambda job: (job.status == "failed", -(job.figures.get("acceptance_length") or 0), job.overrides))
+    return sorted(
+        jobs, key=lambda job: (job.status == "failed", -(job.figures.get("acceptance_length") or 0), job.overrides)
+    )
 
 
 def _cell(value: float | None) -> str:
@@ -193,7 +222,16 @@ def show(jobs: list[Job], record: Path) -> None:
     """Print the table, where the records lie, and what to do next, to standard error: standard output may be read by a program."""
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160)
     common = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
-    table = Table("experiment", "overrides", "status", "acceptance length", "accepted rows", "data, $", "seconds", "stages that ran")
+    table = Table(
+        "experiment",
+        "overrides",
+        "status",
+        "acceptance length",
+        "accepted rows",
+        "data, $",
+        "seconds",
+        "stages that ran",
+    )
     for job in jobs:
         cells = [_cell(job.figures.get(name)) for name in ("acceptance_length", "accepted", "cost_usd")]
         own = " ".join(override for override in job.overrides if override not in common)
@@ -202,4 +240,8 @@ def show(jobs: list[Job], record: Path) -> None:
     for job in jobs:
         if job.reason:
             console.print(f"{job.name} failed: {job.reason}", markup=False, soft_wrap=True)
-    console.print(f"records: {record}; `dvc exp show` shows them with all figures, `dvc exp apply NAME` takes one", markup=False, soft_wrap=True)
+    console.print(
+        f"records: {record}; `dvc exp show` shows them with all figures, `dvc exp apply NAME` takes one",
+        markup=False,
+        soft_wrap=True,
+    )

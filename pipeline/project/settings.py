@@ -10,19 +10,19 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from ruamel.yaml.error import YAMLError
 from yaml import YAMLError as HydraYAMLError
 
-from pipeline.artifacts import read_bytes
-from pipeline.audit.config import AuditSection, ExpectSection, laid_over
-from pipeline.errors import ConfigError
-from pipeline.evaluate.config import EvaluateSection
-from pipeline.extract.config import EngineSection, ExtractSection, engine_fault
-from pipeline.generate.config import BudgetSection, ProviderSection, SamplingSection
-from pipeline.hydra_yaml import as_hydra
-from pipeline.prompts.config import PromptsSection
-from pipeline.section import Section, mistake, without_credentials
-from pipeline.target.config import TargetSection
-from pipeline.train.config import TrainSection
-from pipeline.unreadable import fault_of_yaml
-from pipeline.yamls import as_dvc
+from pipeline.core.dvc_yaml import as_dvc
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import read_bytes
+from pipeline.core.parse_faults import fault_of_yaml
+from pipeline.core.sections import Section, mistake, without_credentials
+from pipeline.project.hydra_yaml import as_hydra
+from pipeline.stages.audit.config import AuditSection, ExpectSection, laid_over
+from pipeline.stages.evaluate.config import EvaluateSection
+from pipeline.stages.extract.config import EngineSection, ExtractSection, engine_fault
+from pipeline.stages.generate.config import BudgetSection, ProviderSection, SamplingSection
+from pipeline.stages.prompts.config import PromptsSection
+from pipeline.stages.target.config import TargetSection
+from pipeline.stages.train.config import TrainSection
 
 CONF = Path("conf")
 PARAMS = Path("params.yaml")
@@ -104,7 +104,10 @@ def _ambiguous(path: Path, source: bytes) -> list[str]:
         raise ConfigError(f"{path}: not the YAML 1.1 that Hydra reads: {error}") from error
     except RecursionError as error:
         raise ConfigError(f"{path}: an alias (*) stands within the value that it repeats") from error
-    return [f"{path}: {where}: Hydra reads {b!r}, DVC reads {a!r}: put quotes around it, or write it plainly" for where, a, b in differences]
+    return [
+        f"{path}: {where}: Hydra reads {b!r}, DVC reads {a!r}: put quotes around it, or write it plainly"
+        for where, a, b in differences
+    ]
 
 
 def _differences(a: Any, b: Any, where: str) -> list[tuple[str, Any, Any]]:
@@ -113,7 +116,9 @@ def _differences(a: Any, b: Any, where: str) -> list[tuple[str, Any, Any]]:
             return [(where or "keys", list(a), list(b))]
         return [found for key in a for found in _differences(a[key], b[key], f"{where}.{key}".lstrip("."))]
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        return [found for n, (x, y) in enumerate(zip(a, b, strict=True)) for found in _differences(x, y, f"{where}[{n}]")]
+        return [
+            found for n, (x, y) in enumerate(zip(a, b, strict=True)) for found in _differences(x, y, f"{where}[{n}]")
+        ]
     return [] if type(a) is type(b) and (a == b or repr(a) == repr(b)) else [(where, a, b)]
 
 
@@ -150,9 +155,18 @@ def _known_keys(loc: tuple[Any, ...]) -> list[str]:
     """Keys that the model has where an unknown one was found."""
     model: Any = BuildConfig
     for part in (loc[2:] if _own_audit(loc) else loc)[:-1]:
-        annotation = model.model_fields[part].annotation if isinstance(model, type) and issubclass(model, Section) and part in model.model_fields else None
-        inner = [getattr(item, "__origin__", item) for item in getattr(annotation, "__args__", (annotation,))]  # the types within Annotated
-        model = next((item for item in inner if isinstance(item, type) and issubclass(item, Section)), model if annotation is None else None)
+        annotation = (
+            model.model_fields[part].annotation
+            if isinstance(model, type) and issubclass(model, Section) and part in model.model_fields
+            else None
+        )
+        inner = [
+            getattr(item, "__origin__", item) for item in getattr(annotation, "__args__", (annotation,))
+        ]  # the types within Annotated
+        model = next(
+            (item for item in inner if isinstance(item, type) and issubclass(item, Section)),
+            model if annotation is None else None,
+        )
         if model is None:
             return []
     return sorted(model.model_fields)
@@ -227,5 +241,9 @@ def _audit_faults(tree: dict[str, Any], known: set[tuple[Any, ...]]) -> list[Any
                 AuditSection.model_validate(laid_over(tree["audit"], own))
             except ValidationError as error:
                 here = ("datasets", name, "audit")
-                faults += [{**fault, "loc": (*here, *fault["loc"])} for fault in error.errors() if ("audit", *fault["loc"]) not in known]
+                faults += [
+                    {**fault, "loc": (*here, *fault["loc"])}
+                    for fault in error.errors()
+                    if ("audit", *fault["loc"]) not in known
+                ]
     return faults

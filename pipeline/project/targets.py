@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from pipeline.artifacts import read_model
-from pipeline.schema.target import TargetRecord
-from pipeline.specials import make_record, open_tokenizer
-from pipeline.tokens import Tokenizer, load_tokenizer
+from pipeline.core.files import read_model
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.special_tokens import make_record, open_tokenizer
+from pipeline.model.tokenizer.loading import Tokenizer, load_tokenizer
 
 
 def open_target(name: str) -> tuple[TargetRecord, Tokenizer]:
@@ -19,7 +19,7 @@ def open_target(name: str) -> tuple[TargetRecord, Tokenizer]:
     if name.endswith(".json"):
         record = read_model(Path(name), TargetRecord)
         return record, open_tokenizer(record)
-    from pipeline.compose import target_section  # Hydra is slow to import, and stages never need it
+    from pipeline.project.compose import target_section  # Hydra is slow to import, and stages never need it
 
     section = target_section(name)
     tokenizer = load_tokenizer(section)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pipeline.answers.habits import Habits, Seen, learn
 from pipeline.answers.lines import Job
+from pipeline.answers.providers.habits import Habits, Seen, learn
 from pipeline.answers.rows import Row, RowMaker
 
 CLOSE, END, TOOLS, TOOLS_END, CALL, ARGS, CALL_END = 163607, 163586, 163595, 163596, 163597, 163598, 163599
@@ -21,7 +21,10 @@ def body(
     message: dict[str, Any] = {"role": "assistant", "content": content, "reasoning": reasoning}
     if calls is not None:
         message["tool_calls"] = calls
-    result: dict[str, Any] = {"provider": "P", "choices": [{"index": 0, "message": message, "finish_reason": finish, **choice}]}
+    result: dict[str, Any] = {
+        "provider": "P",
+        "choices": [{"index": 0, "message": message, "finish_reason": finish, **choice}],
+    }
     if billed is not None:
         result["usage"] = {"prompt_tokens": 10, "completion_tokens": billed, "total_tokens": 10 + billed}
     return result

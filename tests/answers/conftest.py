@@ -3,8 +3,8 @@
 import pytest
 
 from pipeline.answers.rows import RowMaker
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.tokenizer.loading import Tokenizer
 
 
 @pytest.fixture(scope="session")

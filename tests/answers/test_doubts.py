@@ -6,25 +6,52 @@ from typing import Any
 import pytest
 
 from pipeline.answers.assemble import unpack
-from pipeline.answers.habits import Seen, learn
 from pipeline.answers.lines import Job
+from pipeline.answers.providers.habits import Seen, learn
 from pipeline.answers.rows import Row, RowMaker
-from pipeline.tokens import Tokenizer
+from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
 
 WORDS = ["sun", "rain", "snow", "wind", "fog", "hail", "frost", "storm", "cloud", "ice"]
 
 
-def plain(tokenizer: Tokenizer, reasoning: str, content: str, *, off: int = 0, shown: tuple[str, str] | None = None, finish: str = "stop") -> dict[str, Any]:
+def plain(
+    tokenizer: Tokenizer,
+    reasoning: str,
+    content: str,
+    *,
+    off: int = 0,
+    shown: tuple[str, str] | None = None,
+    finish: str = "stop",
+) -> dict[str, Any]:
     """A body whose bill is that of the true texts plus `off`; `shown` is what the server makes of them."""
     true = len(tokenizer.encode(reasoning)) + 1 + len(tokenizer.encode(content)) + (finish == "stop")
     return body(*(shown or (reasoning, content)), billed=true + off, finish=finish)
 
 
-def called(tokenizer: Tokenizer, arguments: str, *, shown: str | None = None, name: str = "functions.find:0", **more: Any) -> dict[str, Any]:
+def called(
+    tokenizer: Tokenizer, arguments: str, *, shown: str | None = None, name: str = "functions.find:0", **more: Any
+) -> dict[str, Any]:
     """A body with one call, billed as emitted; `shown` is what the server makes of its arguments."""
-    true = [*tokenizer.encode("Look."), CLOSE, TOOLS, CALL, *tokenizer.encode(name), ARGS, *tokenizer.encode(arguments), CALL_END, TOOLS_END, END]
-    return body("Look.", None, [call("find", arguments if shown is None else shown, name)], billed=len(true) + more.pop("off", 0), **more)
+    true = [
+        *tokenizer.encode("Look."),
+        CLOSE,
+        TOOLS,
+        CALL,
+        *tokenizer.encode(name),
+        ARGS,
+        *tokenizer.encode(arguments),
+        CALL_END,
+        TOOLS_END,
+        END,
+    ]
+    return body(
+        "Look.",
+        None,
+        [call("find", arguments if shown is None else shown, name)],
+        billed=len(true) + more.pop("off", 0),
+        **more,
+    )
 
 
 def verdict(row: Row) -> tuple[str | None, str, str | None]:
@@ -33,13 +60,18 @@ def verdict(row: Row) -> tuple[str | None, str, str | None]:
 
 def asked(maker: RowMaker, calls_before: int, value: Any) -> Row:
     """Row of a body whose conversation holds some calls already."""
-    earlier = [{"id": f"functions.find:{n}", "type": "function", "function": {"name": "find", "arguments": "{}"}} for n in range(calls_before)]
+    earlier = [
+        {"id": f"functions.find:{n}", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+        for n in range(calls_before)
+    ]
     results = [{"role": "tool", "tool_call_id": one["id"], "content": "ok"} for one in earlier]
     history = [{"role": "assistant", "content": "", "tool_calls": earlier}, *results] if earlier else []
     return maker.rows([Job("x", value, messages=[{"role": "user", "content": "Hi"}, *history])], {})[0]
 
 
-@pytest.mark.parametrize(("before", "given", "sure"), [(0, 0, True), (2, 2, True), (2, 0, False), (3, 1, False), (0, 1, False)])
+@pytest.mark.parametrize(
+    ("before", "given", "sure"), [(0, 0, True), (2, 2, True), (2, 0, False), (3, 1, False), (0, 1, False)]
+)
 def test_calls_numbered_from_0_in_the_middle_of_a_conversation_may_be_the_servers_own(
     before: int, given: int, sure: bool, maker: RowMaker, tokenizer: Tokenizer
 ) -> None:
@@ -55,7 +87,9 @@ def test_a_number_of_more_digits_is_told_apart_by_the_bill(maker: RowMaker, toke
 
 
 @pytest.mark.parametrize("reasoning", ["Thinking of", "A longer thought that goes on"])
-def test_a_cut_answer_one_token_above_its_text_need_not_end_in_a_marker(reasoning: str, maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_a_cut_answer_one_token_above_its_text_need_not_end_in_a_marker(
+    reasoning: str, maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     """White space before the text, or another cut of it, cost as much as the close of the reasoning that nobody saw."""
     row = rows_of(maker, body(reasoning, None, billed=len(tokenizer.encode(reasoning)) + 1, finish="length"))[0]
     assert (row.evidence, row.status) == ("text", "flag")
@@ -63,9 +97,14 @@ def test_a_cut_answer_one_token_above_its_text_need_not_end_in_a_marker(reasonin
     assert (exact.evidence, exact.reason) == ("count", "truncated_in_reasoning")
 
 
-def test_an_unbilled_end_and_a_stripped_newline_do_not_make_an_exact_count(maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_an_unbilled_end_and_a_stripped_newline_do_not_make_an_exact_count(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     """One token less for the end, one more for what was stripped: the bill of the true answer is that of the text."""
-    bodies = [plain(tokenizer, word, "\n\nSay." if n % 10 < 7 else "Say.", off=-1, shown=(word, "Say.")) for n, word in enumerate(WORDS)]
+    bodies = [
+        plain(tokenizer, word, "\n\nSay." if n % 10 < 7 else "Say.", off=-1, shown=(word, "Say."))
+        for n, word in enumerate(WORDS)
+    ]
     rows = rows_of(maker, *bodies)
     assert {(row.evidence, row.status) for row in rows} == {("text", "flag")}
     assert {row.reason for row in rows[:7]} == {"end_token_unclear"}
@@ -77,7 +116,9 @@ def test_answers_cut_but_called_stopped_do_not_put_the_others_in_doubt(maker: Ro
     assert [row.status for row in rows_of(maker, *bodies)] == ["accept"] * 7 + ["flag"] * 3
 
 
-def test_a_provider_whose_bills_are_often_above_its_text_strips_what_it_never_shows(maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_a_provider_whose_bills_are_often_above_its_text_strips_what_it_never_shows(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     """No other provider's rows are needed: `It is rain` costs one more with a newline, `It is rain.` does not."""
     assert len(tokenizer.encode("It is rain.\n")) == len(tokenizer.encode("It is rain."))
     texts = [f"It is {word}" if n % 2 else f"It is {word}." for n, word in enumerate(WORDS)]
@@ -88,14 +129,21 @@ def test_a_provider_whose_bills_are_often_above_its_text_strips_what_it_never_sh
     assert [row.status for row in kept] == ["flag"] + ["accept"] * 9
 
 
-def test_a_provider_that_bills_less_than_its_text_is_not_believed_where_the_bill_fits_by_chance(maker: RowMaker, tokenizer: Tokenizer) -> None:
-    bodies = [plain(tokenizer, f"It is {word}.", "Say so.", off=0 if n in (3, 6) else -2 - n % 3) for n, word in enumerate(WORDS)]
+def test_a_provider_that_bills_less_than_its_text_is_not_believed_where_the_bill_fits_by_chance(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
+    bodies = [
+        plain(tokenizer, f"It is {word}.", "Say so.", off=0 if n in (3, 6) else -2 - n % 3)
+        for n, word in enumerate(WORDS)
+    ]
     rows = rows_of(maker, *bodies)
     assert {row.status for row in rows} == {"flag"}
     assert {verdict(rows[n]) for n in (3, 6)} == {("text", "flag", "count_unreliable")}
 
 
-def test_markers_in_the_text_that_fit_in_no_reading_say_nothing_of_the_bills(maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_markers_in_the_text_that_fit_in_no_reading_say_nothing_of_the_bills(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     """Read as text they cost far more than was billed."""
     odd = "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}<|tool_call_end|>"
     bodies = [body("Look.", f"{word} {odd}", billed=15) for word in WORDS]
@@ -114,12 +162,18 @@ def test_keys_that_always_come_in_order_were_put_there_by_the_server(maker: RowM
     assert verdict(rows[-1]) == ("count", "accept", None)
 
 
-@pytest.mark.parametrize("more", [SORTED[:2] * 5, [*SORTED, '{"b": 1, "a": 2}']], ids=["one schema", "one in another order"])
-def test_a_schema_in_order_or_one_call_out_of_it_is_no_habit(more: list[str], maker: RowMaker, tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize(
+    "more", [SORTED[:2] * 5, [*SORTED, '{"b": 1, "a": 2}']], ids=["one schema", "one in another order"]
+)
+def test_a_schema_in_order_or_one_call_out_of_it_is_no_habit(
+    more: list[str], maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     assert {row.status for row in rows_of(maker, *[called(tokenizer, text) for text in more])} == {"accept"}
 
 
-def test_a_tool_whose_parameters_are_listed_in_order_says_nothing_of_the_server(maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_a_tool_whose_parameters_are_listed_in_order_says_nothing_of_the_server(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     """As Go's own tools are."""
     bodies = [called(tokenizer, text) for text in SORTED]
     name = bodies[0]["choices"][0]["message"]["tool_calls"][0]["function"]["name"]
@@ -132,7 +186,7 @@ def test_a_tool_whose_parameters_are_listed_in_order_says_nothing_of_the_server(
 
 
 def test_a_key_that_is_no_text_can_be_kept() -> None:
-    from pipeline.reconstruct.kept import _packed, _unpacked
+    from pipeline.stages.reconstruct.kept import _packed, _unpacked
 
     seen: dict[str | None, Seen] = {"P": Seen()}
     seen["P"].sorted_keys[(ascii("\ud800"), ascii("b"))] += 1
@@ -141,7 +195,9 @@ def test_a_key_that_is_no_text_can_be_kept() -> None:
     assert learn(_unpacked(_packed(seen))) == learn(seen)
 
 
-def test_arguments_written_anew_are_not_believed_where_the_bill_fits_by_chance(maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_arguments_written_anew_are_not_believed_where_the_bill_fits_by_chance(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     """Ten blanks of indentation were lost; one call has none to lose, but nobody knows."""
     texts = [json.dumps({word: {"n": n, "of": [1, 2, 3]}}, indent=3) for n, word in enumerate(WORDS)]
     bodies = [called(tokenizer, text, shown=json.dumps(json.loads(text))) for text in texts]
@@ -150,7 +206,9 @@ def test_arguments_written_anew_are_not_believed_where_the_bill_fits_by_chance(m
     assert verdict(rows_of(maker, *bodies, fits)[-1]) == ("text", "flag", "arguments_rewritten_by_server")
 
 
-def test_bills_that_another_reading_explains_are_no_sign_of_arguments_written_anew(maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_bills_that_another_reading_explains_are_no_sign_of_arguments_written_anew(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     """The blanks that another spacing would leave out say nothing of rows whose bill is met."""
     texts = [json.dumps({word: n, "a": 1, "b": 2, "c": 3}) for n, word in enumerate(WORDS)]
     seen: dict[str | None, Seen] = {}
@@ -164,7 +222,9 @@ def test_bills_that_another_reading_explains_are_no_sign_of_arguments_written_an
     assert not learn(seen)["P"].rewrites
 
 
-def test_calls_of_a_provider_that_never_bills_the_end_are_not_taken_for_unclosed_reasoning(maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_calls_of_a_provider_that_never_bills_the_end_are_not_taken_for_unclosed_reasoning(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     """One short is the end token that is not billed, not ten times a close that the model forgot."""
     rows = rows_of(maker, *[called(tokenizer, "{}", off=-1) for _ in WORDS])
     assert {verdict(row) for row in rows} == {("count", "accept", None)}
@@ -177,20 +237,28 @@ def listed(tokenizer: Tokenizer, ids: list[int]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("space", ["", "\n", " \n"])
-def test_logprobs_of_the_content_alone_are_not_the_whole_answer_when_the_reasoning_is_empty(space: str, maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_logprobs_of_the_content_alone_are_not_the_whole_answer_when_the_reasoning_is_empty(
+    space: str, maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     true = [*tokenizer.encode(space), CLOSE, *tokenizer.encode("It rains."), END]
     content = true[true.index(CLOSE) + 1 :]
     for billed in (len(true), None):
-        row = rows_of(maker, body(space, "It rains.", billed=billed, logprobs={"content": listed(tokenizer, content)}))[0]
+        row = rows_of(maker, body(space, "It rains.", billed=billed, logprobs={"content": listed(tokenizer, content)}))[
+            0
+        ]
         assert row.evidence != "logprobs"
         assert row.status == "flag" or unpack(row.completion) == true
     whole = rows_of(maker, body(space, "It rains.", billed=len(true), logprobs={"content": listed(tokenizer, true)}))[0]
     assert (unpack(whole.completion), whole.evidence, whole.status) == (true, "logprobs", "accept")
 
 
-def test_logprobs_that_miss_white_space_which_the_text_misses_too_are_not_the_whole_answer(maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_logprobs_that_miss_white_space_which_the_text_misses_too_are_not_the_whole_answer(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     true = [*tokenizer.encode("\n"), *tokenizer.encode("Look:"), CLOSE, *tokenizer.encode("It rains."), END]
-    row = rows_of(maker, body("Look:", "It rains.", billed=len(true), logprobs={"content": listed(tokenizer, true[1:])}))[0]
+    row = rows_of(
+        maker, body("Look:", "It rains.", billed=len(true), logprobs={"content": listed(tokenizer, true[1:])})
+    )[0]
     assert (row.evidence, row.status) == ("text", "flag")
 
 
@@ -213,7 +281,9 @@ def test_choices_that_share_a_bill_are_doubted_as_if_billed_alone(maker: RowMake
     assert (second.evidence, second.status) == ("text", "flag")
 
 
-def test_of_choices_that_share_a_bill_without_ends_a_cut_one_has_none_to_leave_out(maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_of_choices_that_share_a_bill_without_ends_a_cut_one_has_none_to_leave_out(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     singles = [plain(tokenizer, f"It is {word}.", "Say so.", off=-1) for word in WORDS]
     pair = [plain(tokenizer, "Look.", "It rains.", off=-1), plain(tokenizer, "Look.", "It ra", finish="length")]
     both = {**pair[0], "choices": [{**value["choices"][0], "index": n} for n, value in enumerate(pair)]}
@@ -224,7 +294,11 @@ def test_of_choices_that_share_a_bill_without_ends_a_cut_one_has_none_to_leave_o
 
 def test_white_space_beside_a_close_tag_in_the_content_was_not_stripped(maker: RowMaker, tokenizer: Tokenizer) -> None:
     """One token above the text is another cut of it there, and no blank before the tag, where this provider shows them."""
-    others = [plain(tokenizer, f"It is {word}\n", "\nSay.\n", shown=("", f"It is {word}\n</think>\nSay.\n")) for word in WORDS]
-    text = "call me"  # of the four usual kinds of white space before the tag, `\\n\\n` and the others cost one token each
+    others = [
+        plain(tokenizer, f"It is {word}\n", "\nSay.\n", shown=("", f"It is {word}\n</think>\nSay.\n")) for word in WORDS
+    ]
+    text = (
+        "call me"  # of the four usual kinds of white space before the tag, `\\n\\n` and the others cost one token each
+    )
     row = rows_of(maker, *others, plain(tokenizer, text, "Say.", off=1, shown=("", f"{text}</think>Say.")))[-1]
     assert verdict(row) == ("text", "flag", "count_mismatch, edge_whitespace_suspected")

@@ -5,16 +5,25 @@ from typing import Any
 import pytest
 
 from pipeline.answers.assemble import unpack
-from pipeline.answers.formats import CallIds
 from pipeline.answers.lines import Job
+from pipeline.answers.readings.chat_formats import CallIds
 from pipeline.answers.rows import RowMaker
-from pipeline.rendering import PromptRenderer
-from pipeline.schema.target import TargetRecord
-from pipeline.targets import open_target
-from pipeline.tokens import Tokenizer
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.rendering import PromptRenderer
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.project.targets import open_target
 from tests.answers.build import body, call, codes
 
-TOOLS = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "f",
+            "description": "d",
+            "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}},
+        },
+    }
+]
 ASKED = [{"role": "user", "content": "Hi"}]
 CALLS = [call("f", '{"a": 1}', "functions.f:0"), call("f", '{"a": 2}', "functions.f:1")]
 
@@ -49,7 +58,9 @@ def target(request: pytest.FixtureRequest) -> Target:
 
 @pytest.mark.parametrize("calls", [[], CALLS[:1], CALLS], ids=["no call", "one call", "two calls"])
 @pytest.mark.parametrize("content", ["Say.", "Two\n\nparagraphs", ""])
-def test_an_answer_is_written_as_the_template_writes_it(content: str, calls: list[dict[str, Any]], target: Target) -> None:
+def test_an_answer_is_written_as_the_template_writes_it(
+    content: str, calls: list[dict[str, Any]], target: Target
+) -> None:
     reasoning = "Think." if target.record.roles.think_close else None
     if not (content or calls) or (reasoning and not calls and target.record.chat == "kimi_k25"):
         return  # nothing to say; and Kimi's template drops the reasoning of a finished turn from the history
@@ -69,17 +80,33 @@ def spans(target: Target, value: dict[str, Any]) -> list[tuple[str, str]]:
     (row,) = target.maker.rows([Job("x", value, ASKED, TOOLS)], {})
     got = unpack(row.completion)
     assert [token for span in row.spans for token in got[span.start : span.end]] == got
-    return [(s.kind, target.tokenizer.decode_bytes(got[s.start : s.end]).decode()) for s in row.spans if s.kind in ("call_id", "call_name", "call_args")]
+    return [
+        (s.kind, target.tokenizer.decode_bytes(got[s.start : s.end]).decode())
+        for s in row.spans
+        if s.kind in ("call_id", "call_name", "call_args")
+    ]
 
 
 @pytest.mark.parametrize("name", ["f", "get_weather", "x.y-z", "wetter_für", "a_"])
-def test_the_name_of_a_call_has_a_span_of_its_own_where_it_stands_beside_the_arguments(name: str, target: Target) -> None:
+def test_the_name_of_a_call_has_a_span_of_its_own_where_it_stands_beside_the_arguments(
+    name: str, target: Target
+) -> None:
     calls = [call(name, '{"a": "b"}', f"functions.{name}:0")]
-    shared = {"qwen3": '",', "deepseek_v3": "\n"}.get(target.record.chat, "") if name.endswith("_") else ""  # one token with the end of the name
+    shared = (
+        {"qwen3": '",', "deepseek_v3": "\n"}.get(target.record.chat, "") if name.endswith("_") else ""
+    )  # one token with the end of the name
     expected = {
         "kimi_k25": [("call_id", f"functions.{name}:0"), ("call_args", '{"a": "b"}')],
-        "qwen3": [("call_args", '\n{"name": "'), ("call_name", name + shared), ("call_args", '", "arguments": {"a": "b"}}\n'.removeprefix(shared))],
-        "deepseek_v3": [("call_id", "function"), ("call_name", name + shared), ("call_args", '\n```json\n{"a": "b"}\n```'.removeprefix(shared))],
+        "qwen3": [
+            ("call_args", '\n{"name": "'),
+            ("call_name", name + shared),
+            ("call_args", '", "arguments": {"a": "b"}}\n'.removeprefix(shared)),
+        ],
+        "deepseek_v3": [
+            ("call_id", "function"),
+            ("call_name", name + shared),
+            ("call_args", '\n```json\n{"a": "b"}\n```'.removeprefix(shared)),
+        ],
     }[target.record.chat]
     reasoning = "Think." if target.record.roles.think_close else None
     rebuilt = body(reasoning, "Say.", calls, finish="tool_calls")
@@ -90,7 +117,14 @@ def test_the_name_of_a_call_has_a_span_of_its_own_where_it_stands_beside_the_arg
     assert spans(target, returned) == expected, "the same from ids that the server returned"
 
 
-@pytest.mark.parametrize("cut", ['<tool_call>\n{"name": "get_wea', '<tool_call>\n{"na', '<tool_call>\n{"arguments": {"a": 1}, "name": "f"}\n</tool_call>'])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        '<tool_call>\n{"name": "get_wea',
+        '<tool_call>\n{"na',
+        '<tool_call>\n{"arguments": {"a": 1}, "name": "f"}\n</tool_call>',
+    ],
+)
 def test_a_call_that_is_cut_or_begins_otherwise_keeps_what_is_there(cut: str) -> None:
     target = Target("qwen3")
     found = spans(target, body("Think.", "Say.\n" + cut, finish="length"))
@@ -113,7 +147,10 @@ def test_qwen_text_that_keeps_its_seams_is_taken_as_it_is() -> None:
 def test_what_qwen_writes_before_a_call_is_there_once_whether_the_server_keeps_it_or_not(kept: str) -> None:
     target = Target("qwen3")
     true = target.emitted("Think.", "Say.", CALLS[:1])
-    (row,) = target.maker.rows([Job("x", body("\nThink.\n", "\n\n" + kept, CALLS[:1], billed=len(true), finish="tool_calls"), ASKED, TOOLS)], {})
+    (row,) = target.maker.rows(
+        [Job("x", body("\nThink.\n", "\n\n" + kept, CALLS[:1], billed=len(true), finish="tool_calls"), ASKED, TOOLS)],
+        {},
+    )
     assert (unpack(row.completion), row.evidence) == (true, "count")
 
 
@@ -145,10 +182,18 @@ def test_whose_an_id_is(given: str, kind: str) -> None:
 
 def test_arguments_that_a_server_wrote_anew_do_not_contradict_the_ids(target: Target) -> None:
     emitted = target.emitted(None, "Say.", [call("f", '{"a": "\u00e9", "b":[1]}', "functions.f:0")])
-    value = body(None, "Say.", [call("f", '{"a":"\\u00e9","b":[1]}', "call_0123456789abcdef")], billed=len(emitted), token_ids=emitted)
+    value = body(
+        None,
+        "Say.",
+        [call("f", '{"a":"\\u00e9","b":[1]}', "call_0123456789abcdef")],
+        billed=len(emitted),
+        token_ids=emitted,
+    )
     row = target.maker.rows([Job("x", value, messages=ASKED, tools=TOOLS)], {})[0]
     assert (unpack(row.completion), row.evidence) == (emitted, "ids")
-    other = body(None, "Say.", [call("f", '{"a":"e","b":[1]}', "call_0123456789abcdef")], billed=len(emitted), token_ids=emitted)
+    other = body(
+        None, "Say.", [call("f", '{"a":"e","b":[1]}', "call_0123456789abcdef")], billed=len(emitted), token_ids=emitted
+    )
     assert target.maker.rows([Job("x", other, messages=ASKED, tools=TOOLS)], {})[0].evidence != "ids"
 
 

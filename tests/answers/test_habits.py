@@ -6,37 +6,50 @@ from typing import Any
 
 import pytest
 
-from pipeline.answers.answer import Answer, Call
 from pipeline.answers.assemble import unpack
-from pipeline.answers.calls import respaced
-from pipeline.answers.habits import Seen, bills_end
+from pipeline.answers.providers.habits import Seen, bills_end
+from pipeline.answers.readings.tool_calls import respaced
 from pipeline.answers.rows import RowMaker
-from pipeline.tokens import Tokenizer
+from pipeline.formats.completion.answer import Answer, Call
+from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
 
 REASONINGS = [f"Thought {number}." for number in range(40)]
 
 
 def answer(
-    tokenizer: Tokenizer, reasoning: str, content: str, *, provider: str = "P", off: int = 0, finish: str = "stop", shown: tuple[str, str] | None = None
+    tokenizer: Tokenizer,
+    reasoning: str,
+    content: str,
+    *,
+    provider: str = "P",
+    off: int = 0,
+    finish: str = "stop",
+    shown: tuple[str, str] | None = None,
 ) -> dict[str, Any]:
     """A body whose bill is that of the true texts, plus `off`; `shown` is what the server makes of them."""
     true = len(tokenizer.encode(reasoning)) + 1 + len(tokenizer.encode(content)) + (finish == "stop")
     return {**body(*(shown or (reasoning, content)), billed=true + off, finish=finish), "provider": provider}
 
 
-def test_an_end_token_that_is_never_billed_is_a_habit_and_one_more_is_a_mismatch(maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_an_end_token_that_is_never_billed_is_a_habit_and_one_more_is_a_mismatch(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     bodies = [answer(tokenizer, text, "Say.", off=-1) for text in REASONINGS[:5]]
     bodies += [answer(tokenizer, "Odd.", "Say."), answer(tokenizer, "Cut.", "Say", finish="length")]
     rows = rows_of(maker, *bodies)
-    assert all(row.status == "accept" and "terminator_not_billed" in codes(row) and row.count_delta == -1 for row in rows[:5])
+    assert all(
+        row.status == "accept" and "terminator_not_billed" in codes(row) and row.count_delta == -1 for row in rows[:5]
+    )
     assert rows[5].status == "flag"
     assert "count_mismatch" in codes(rows[5])
     assert (rows[6].evidence, rows[6].count_delta) == ("count", 0)
 
 
 def test_one_short_row_among_exact_ones_is_no_habit(maker: RowMaker, tokenizer: Tokenizer) -> None:
-    rows = rows_of(maker, *[answer(tokenizer, text, "Say.") for text in REASONINGS[:5]], answer(tokenizer, "Odd.", "Say.", off=-1))
+    rows = rows_of(
+        maker, *[answer(tokenizer, text, "Say.") for text in REASONINGS[:5]], answer(tokenizer, "Odd.", "Say.", off=-1)
+    )
     assert [row.status for row in rows] == ["accept"] * 5 + ["flag"]
 
 
@@ -49,29 +62,46 @@ def test_a_provider_that_is_short_on_cut_answers_too_does_not_merely_leave_out_t
 
 
 def test_habits_are_learned_for_each_provider_alone(maker: RowMaker, tokenizer: Tokenizer) -> None:
-    bodies = [answer(tokenizer, text, "Say.", provider=name, off=off) for text in REASONINGS[:4] for name, off in (("A", 0), ("B", -1))]
+    bodies = [
+        answer(tokenizer, text, "Say.", provider=name, off=off)
+        for text in REASONINGS[:4]
+        for name, off in (("A", 0), ("B", -1))
+    ]
     assert {row.status for row in rows_of(maker, *bodies)} == {"accept"}
 
 
-def test_a_provider_that_strips_is_not_believed_where_white_space_costs_nothing(maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_a_provider_that_strips_is_not_believed_where_white_space_costs_nothing(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     """`.` and `.\\n` are one token each, so the count cannot see what was stripped; other providers' rows show that the model writes it."""
     assert len(tokenizer.encode("0.")) == len(tokenizer.encode("0.\n"))
-    clean = [answer(tokenizer, text + ("\n" if number % 4 == 0 else ""), "Say.", provider="Clean") for number, text in enumerate(REASONINGS)]
+    clean = [
+        answer(tokenizer, text + ("\n" if number % 4 == 0 else ""), "Say.", provider="Clean")
+        for number, text in enumerate(REASONINGS)
+    ]
     stripped = [
-        answer(tokenizer, text + ("\n" if number % 4 == 0 else ""), "Say.", provider="Strips", shown=(text, "Say.")) for number, text in enumerate(REASONINGS)
+        answer(tokenizer, text + ("\n" if number % 4 == 0 else ""), "Say.", provider="Strips", shown=(text, "Say."))
+        for number, text in enumerate(REASONINGS)
     ]
     rows = rows_of(maker, *clean, *stripped)
     assert {row.status for row in rows[: len(clean)]} == {"accept"}
-    assert {(row.status, row.evidence, row.reason) for row in rows[len(clean) :]} == {("flag", "text", "edge_whitespace_suspected")}
+    assert {(row.status, row.evidence, row.reason) for row in rows[len(clean) :]} == {
+        ("flag", "text", "edge_whitespace_suspected")
+    }
 
 
 def test_a_few_rows_without_white_space_prove_nothing(maker: RowMaker, tokenizer: Tokenizer) -> None:
-    clean = [answer(tokenizer, text + ("\n" if number == 0 else ""), "Say.", provider="Clean") for number, text in enumerate(REASONINGS)]
+    clean = [
+        answer(tokenizer, text + ("\n" if number == 0 else ""), "Say.", provider="Clean")
+        for number, text in enumerate(REASONINGS)
+    ]
     rows = rows_of(maker, *clean, answer(tokenizer, "Once.", "Say.", provider="Rare"))
     assert rows[-1].status == "accept"
 
 
-def test_what_rows_with_known_ids_lost_breaks_the_tie_for_the_same_provider(maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_what_rows_with_known_ids_lost_breaks_the_tie_for_the_same_provider(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     """A newline and a blank line cost one token each; rows with ids show that this provider always cuts a blank line."""
     bodies = []
     for text in REASONINGS[:25]:
@@ -87,7 +117,11 @@ def test_what_rows_with_known_ids_lost_breaks_the_tie_for_the_same_provider(make
 
 
 def test_a_provider_that_shows_white_space_at_a_seam_is_believed_there(maker: RowMaker, tokenizer: Tokenizer) -> None:
-    bodies = [answer(tokenizer, text + ("\n" if n % 4 == 0 else ""), "Say.", provider=name) for name in ("A", "B") for n, text in enumerate(REASONINGS)]
+    bodies = [
+        answer(tokenizer, text + ("\n" if n % 4 == 0 else ""), "Say.", provider=name)
+        for name in ("A", "B")
+        for n, text in enumerate(REASONINGS)
+    ]
     assert {row.status for row in rows_of(maker, *bodies)} == {"accept"}
 
 
@@ -109,10 +143,23 @@ def same(text: str) -> str:
     return text
 
 
-def calling(tokenizer: Tokenizer, arguments: str, server: Callable[[str], str], *, ids: bool = False) -> tuple[list[int], dict[str, Any]]:
+def calling(
+    tokenizer: Tokenizer, arguments: str, server: Callable[[str], str], *, ids: bool = False
+) -> tuple[list[int], dict[str, Any]]:
     """What the model emitted, and the body in which the server spaces its call's arguments anew."""
     name = "functions.find:0"
-    made = [*tokenizer.encode("Look."), CLOSE, TOOLS, CALL, *tokenizer.encode(name), ARGS, *tokenizer.encode(arguments), CALL_END, TOOLS_END, END]
+    made = [
+        *tokenizer.encode("Look."),
+        CLOSE,
+        TOOLS,
+        CALL,
+        *tokenizer.encode(name),
+        ARGS,
+        *tokenizer.encode(arguments),
+        CALL_END,
+        TOOLS_END,
+        END,
+    ]
     given: dict[str, Any] = {"token_ids": made} if ids else {}
     return made, body("Look.", None, [call("find", server(arguments), name)], billed=len(made), **given)
 
@@ -135,7 +182,9 @@ def test_a_server_that_spaces_arguments_anew_is_found_out(maker: RowMaker, token
 
 
 @pytest.mark.parametrize("ids", [False, True])
-def test_a_server_that_keeps_arguments_is_believed_where_spaces_cost_nothing(maker: RowMaker, tokenizer: Tokenizer, ids: bool) -> None:
+def test_a_server_that_keeps_arguments_is_believed_where_spaces_cost_nothing(
+    maker: RowMaker, tokenizer: Tokenizer, ids: bool
+) -> None:
     bodies = [calling(tokenizer, text, same, ids=ids)[1] for text in (*SPACED, *map(compact, SPACED[:3]))]
     for text in (TIE, compact(TIE)):
         emitted, tied = calling(tokenizer, text, same)
@@ -148,7 +197,10 @@ def test_a_few_rows_that_would_fit_otherwise_are_no_habit(maker: RowMaker, token
     assert {(row.evidence, row.status) for row in rows} == {("text", "flag")}
 
 
-@pytest.mark.parametrize("text", ["{}", '{"a":  1}', '{"a" : 1}', '{"a":"\\u00e9"}', "not json", "", '{"n": 1.0, "e": 1e1}', '{"a": 1, "a": 2}'])
+@pytest.mark.parametrize(
+    "text",
+    ["{}", '{"a":  1}', '{"a" : 1}', '{"a":"\\u00e9"}', "not json", "", '{"n": 1.0, "e": 1e1}', '{"a": 1, "a": 2}'],
+)
 def test_arguments_in_no_usual_spacing_have_no_other(text: str) -> None:
     assert respaced(Answer(0, calls=(Call("functions.f:0", "f", text),))) is None
 

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from pipeline.answers.assemble import unpack
-from pipeline.answers.emitted import spans_of
 from pipeline.answers.lines import Job
-from pipeline.answers.logprobs import Vocabulary, found_in
-from pipeline.answers.markers import Markers
+from pipeline.answers.readings.markers import Markers
 from pipeline.answers.rows import Row, RowMaker
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.answers.rungs.logprobs import Vocabulary, found_in
+from pipeline.answers.rungs.returned_ids import spans_of
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes
 from tests.answers.test_properties import true_bytes
 
@@ -35,12 +35,25 @@ def row_of(maker: RowMaker, value: Any) -> Row:
         lambda value, ids: value["choices"][0].update(response_token_ids=ids),
         lambda value, ids: value.update(sglext={"output_ids": [ids]}),
         lambda value, ids: value["choices"][0].update(raw_output={"completion_token_ids": ids}),
-        lambda value, ids: value["choices"][0].update(logprobs={"content": [{"token": f"token_id:{token}"} for token in ids]}),
-        lambda value, ids: value["choices"][0].update(logprobs={"content": [{"token": "?", "token_id": token} for token in ids]}),
+        lambda value, ids: value["choices"][0].update(
+            logprobs={"content": [{"token": f"token_id:{token}"} for token in ids]}
+        ),
+        lambda value, ids: value["choices"][0].update(
+            logprobs={"content": [{"token": "?", "token_id": token} for token in ids]}
+        ),
         lambda value, ids: value["choices"][0].update(logprobs={"token_ids": ids, "tokens": ["?"] * len(ids)}),
         lambda value, ids: value.update(output_ids=ids),
     ],
-    ids=["vllm", "sglang", "sglext", "fireworks raw", "vllm logprobs", "fireworks logprobs", "together logprobs", "truth line"],
+    ids=[
+        "vllm",
+        "sglang",
+        "sglext",
+        "fireworks raw",
+        "vllm logprobs",
+        "fireworks logprobs",
+        "together logprobs",
+        "truth line",
+    ],
 )
 def test_ids_are_found_wherever_servers_put_them(place: Any, true: list[int], maker: RowMaker) -> None:
     value = body("Think.", "I am having fun.", billed=len(true))
@@ -49,7 +62,9 @@ def test_ids_are_found_wherever_servers_put_them(place: Any, true: list[int], ma
     assert (unpack(row.completion), row.evidence, row.status, row.count_delta) == (true, "ids", "accept", 0)
 
 
-def test_ids_that_say_something_else_are_noted_and_the_next_rung_is_taken(true: list[int], maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_ids_that_say_something_else_are_noted_and_the_next_rung_is_taken(
+    true: list[int], maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     canonical = [*tokenizer.encode("Think."), CLOSE, *tokenizer.encode("I am sad."), END]
     row = row_of(maker, body("Think.", "I am sad.", billed=len(canonical), token_ids=true))
     assert (unpack(row.completion), row.evidence) == (canonical, "count")
@@ -64,13 +79,22 @@ def test_a_call_without_arguments_is_a_call(shown: str, maker: RowMaker, tokeniz
     row = row_of(maker, body("Think.", None, calls, billed=len(emitted), finish="tool_calls", token_ids=emitted))
     assert (unpack(row.completion), row.evidence, row.status) == (emitted, "ids", "accept")
     cut = emitted[: emitted.index(ARGS) - 1]
-    row = row_of(maker, body("Think.", None, [call("f", "", "functions.f:")], billed=len(cut), finish="length", token_ids=cut))
+    row = row_of(
+        maker, body("Think.", None, [call("f", "", "functions.f:")], billed=len(cut), finish="length", token_ids=cut)
+    )
     assert (unpack(row.completion), row.evidence, row.reason) == (cut, "ids", "truncated_in_tool_call")
-    other = row_of(maker, body("Think.", None, [call("f", '{"a": 1}', "functions.f:0")], billed=99, finish="tool_calls", token_ids=emitted))
+    other = row_of(
+        maker,
+        body(
+            "Think.", None, [call("f", '{"a": 1}', "functions.f:0")], billed=99, finish="tool_calls", token_ids=emitted
+        ),
+    )
     assert "ids_disagree_with_text" in codes(other)
 
 
-@pytest.mark.parametrize(("bad", "code"), [(163850, "id_out_of_range"), (-1, "id_out_of_range"), (163589, "reserved_id")])
+@pytest.mark.parametrize(
+    ("bad", "code"), [(163850, "id_out_of_range"), (-1, "id_out_of_range"), (163589, "reserved_id")]
+)
 def test_impossible_ids_are_rejected_with_their_place(bad: int, code: str, true: list[int], maker: RowMaker) -> None:
     row = row_of(maker, body("Think.", "I am having fun.", token_ids=[*true[:3], bad, *true[3:]]))
     assert (row.status, row.reason) == ("reject", code)
@@ -109,8 +133,21 @@ def test_a_stray_special_token_that_the_text_leaves_out_is_kept(maker: RowMaker,
     assert [span.kind for span in row.spans] == ["reasoning", "think_close", "content", "special", "content", "end"]
 
 
-def test_calls_that_a_server_renamed_or_wrote_anew_do_not_contradict_the_ids(maker: RowMaker, tokenizer: Tokenizer) -> None:
-    ids = [*tokenizer.encode("Think."), CLOSE, TOOLS, CALL, *tokenizer.encode("functions.f:0"), ARGS, *tokenizer.encode('{"a":1}'), CALL_END, TOOLS_END, END]
+def test_calls_that_a_server_renamed_or_wrote_anew_do_not_contradict_the_ids(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
+    ids = [
+        *tokenizer.encode("Think."),
+        CLOSE,
+        TOOLS,
+        CALL,
+        *tokenizer.encode("functions.f:0"),
+        ARGS,
+        *tokenizer.encode('{"a":1}'),
+        CALL_END,
+        TOOLS_END,
+        END,
+    ]
     for arguments in ('{"a":1}', '{"a": 1}'):
         row = row_of(maker, body("Think.", None, [call("f", arguments, "call_1")], finish="tool_calls", token_ids=ids))
         assert (unpack(row.completion), row.evidence, row.status) == (ids, "ids", "accept")
@@ -126,7 +163,9 @@ def test_raw_reasoning_behind_a_summary_is_known_from_ids(true: list[int], maker
     assert "reasoning_not_raw" in codes(row_of(maker, value))
 
 
-def test_the_end_token_is_added_when_the_bill_says_that_only_it_is_missing(true: list[int], maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_the_end_token_is_added_when_the_bill_says_that_only_it_is_missing(
+    true: list[int], maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     entries = {"content": true_bytes(true[:-1], tokenizer)}
     row = row_of(maker, body("Think.", "I am having fun.", billed=len(true), logprobs=entries))
     assert (unpack(row.completion), row.evidence, row.status) == (true, "logprobs", "accept")
@@ -135,14 +174,21 @@ def test_the_end_token_is_added_when_the_bill_says_that_only_it_is_missing(true:
     assert (row.status, row.reason) == ("flag", "no_end_token")
 
 
-def test_logprobs_of_the_content_alone_are_used_where_they_cover(true: list[int], maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_logprobs_of_the_content_alone_are_used_where_they_cover(
+    true: list[int], maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     covered = true[true.index(CLOSE) + 1 :]
-    row = row_of(maker, body("Think.", "I am having fun.", billed=len(true), logprobs={"content": true_bytes(covered, tokenizer)}))
+    row = row_of(
+        maker,
+        body("Think.", "I am having fun.", billed=len(true), logprobs={"content": true_bytes(covered, tokenizer)}),
+    )
     assert (unpack(row.completion), row.evidence, row.status) == (true, "count", "accept")
     assert "logprobs_partial" in codes(row)
 
 
-def test_logprobs_of_reasoning_and_content_in_two_lists_are_joined(true: list[int], maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_logprobs_of_reasoning_and_content_in_two_lists_are_joined(
+    true: list[int], maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     cut = true.index(CLOSE) + 1
     entries = {"reasoning_content": true_bytes(true[:cut], tokenizer), "content": true_bytes(true[cut:], tokenizer)}
     row = row_of(maker, body("Think.", "I am having fun.", billed=len(true), logprobs=entries))
@@ -166,9 +212,22 @@ def test_a_run_without_bytes_is_known_only_when_one_way_fits(kimi: TargetRecord,
         ([5, CLOSE, 6, END], ["reasoning", "think_close", "content", "end"]),
         (
             [5, TOOLS, CALL, 6, ARGS, 7, CALL_END, TOOLS_END, END],
-            ["reasoning", "tools_open", "call_open", "call_id", "call_args_open", "call_args", "call_close", "tools_close", "end"],
+            [
+                "reasoning",
+                "tools_open",
+                "call_open",
+                "call_id",
+                "call_args_open",
+                "call_args",
+                "call_close",
+                "tools_close",
+                "end",
+            ],
         ),
-        ([CLOSE, CALL, 6, ARGS, 7, CALL_END, END], ["think_close", "call_open", "call_id", "call_args_open", "call_args", "call_close", "end"]),
+        (
+            [CLOSE, CALL, 6, ARGS, 7, CALL_END, END],
+            ["think_close", "call_open", "call_id", "call_args_open", "call_args", "call_close", "end"],
+        ),
         ([CLOSE, CALL, 6, END], ["think_close", "special", "content", "end"]),
         ([5, CALL_END, 6, CLOSE, END], ["reasoning", "special", "reasoning", "think_close", "end"]),
         ([5], ["reasoning"]),
@@ -177,4 +236,6 @@ def test_a_run_without_bytes_is_known_only_when_one_way_fits(kimi: TargetRecord,
 def test_spans_follow_from_the_ids_alone(ids: list[int], kinds: list[str], kimi: TargetRecord) -> None:
     built = spans_of(ids, kimi, Markers(kimi), "open")
     assert [span.kind for span in built.spans] == kinds
-    assert [(span.start, span.end) for span in built.spans] == list(zip([0, *(s.end for s in built.spans[:-1])], [s.end for s in built.spans], strict=True))
+    assert [(span.start, span.end) for span in built.spans] == list(
+        zip([0, *(s.end for s in built.spans[:-1])], [s.end for s in built.spans], strict=True)
+    )

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pipeline.answers.lines import Job
-from pipeline.answers.parse import bill_of, parse_body
 from pipeline.answers.rows import RowMaker
+from pipeline.formats.completion.parser import bill_of, parse_body
 from tests.answers.build import body, call
 from tests.conftest import SHARE
 
@@ -20,8 +20,20 @@ from tests.conftest import SHARE
         ({"reasoning_content": "a"}, "a"),
         ({"reasoning": None, "reasoning_content": "a"}, "a"),
         ({"reasoning": "a", "reasoning_content": "a"}, "a"),
-        ({"reasoning_details": [{"type": "reasoning.text", "text": "a"}, {"type": "reasoning.text", "text": " b"}]}, "a b"),
-        ({"reasoning": "a b", "reasoning_details": [{"type": "reasoning.text", "text": "a"}, {"type": "reasoning.text", "text": " b"}]}, "a b"),
+        (
+            {"reasoning_details": [{"type": "reasoning.text", "text": "a"}, {"type": "reasoning.text", "text": " b"}]},
+            "a b",
+        ),
+        (
+            {
+                "reasoning": "a b",
+                "reasoning_details": [
+                    {"type": "reasoning.text", "text": "a"},
+                    {"type": "reasoning.text", "text": " b"},
+                ],
+            },
+            "a b",
+        ),
         ({}, ""),
         ({"reasoning": ""}, ""),
     ],
@@ -34,14 +46,19 @@ def test_the_reasoning_is_found_in_every_field_and_taken_once(message: dict[str,
 
 
 def test_two_fields_that_contradict_each_other_are_both_kept() -> None:
-    (answer,) = parse_body(body("a", "x") | {"choices": [{"message": {"reasoning": "a", "reasoning_content": "b"}}]}).answers
+    (answer,) = parse_body(
+        body("a", "x") | {"choices": [{"message": {"reasoning": "a", "reasoning_content": "b"}}]}
+    ).answers
     assert (answer.reasoning, answer.other_reasoning) == ("a", "b")
 
 
 @pytest.mark.parametrize("kind", ["reasoning.summary", "reasoning.encrypted"])
 def test_reasoning_that_others_wrote_or_nobody_can_read_is_not_raw(kind: str) -> None:
     value = body("short", "x")
-    value["choices"][0]["message"]["reasoning_details"] = [{"type": "reasoning.text", "text": "short"}, {"type": kind, "data": "?"}]
+    value["choices"][0]["message"]["reasoning_details"] = [
+        {"type": "reasoning.text", "text": "short"},
+        {"type": kind, "data": "?"},
+    ]
     assert parse_body(value).answers[0].rejects == ("reasoning_not_raw",)
 
 
@@ -67,9 +84,36 @@ def test_how_the_answer_ended(word: str | None, native: str | None, finish: str)
     [
         ({"completion_tokens": 9}, 9, ()),
         ({"completion_tokens": 9.0}, 9, ()),
-        ({"completion_tokens": 9, "prompt_tokens": 64, "total_tokens": 82, "completion_tokens_details": {"reasoning_tokens": 9}}, 18, ("usage_disjoint",)),
-        ({"completion_tokens": 18, "prompt_tokens": 64, "total_tokens": 82, "completion_tokens_details": {"reasoning_tokens": 9}}, 18, ()),
-        ({"completion_tokens": 18, "prompt_tokens": 64, "total_tokens": 82, "completion_tokens_details": {"reasoning_tokens": 0}}, 18, ()),
+        (
+            {
+                "completion_tokens": 9,
+                "prompt_tokens": 64,
+                "total_tokens": 82,
+                "completion_tokens_details": {"reasoning_tokens": 9},
+            },
+            18,
+            ("usage_disjoint",),
+        ),
+        (
+            {
+                "completion_tokens": 18,
+                "prompt_tokens": 64,
+                "total_tokens": 82,
+                "completion_tokens_details": {"reasoning_tokens": 9},
+            },
+            18,
+            (),
+        ),
+        (
+            {
+                "completion_tokens": 18,
+                "prompt_tokens": 64,
+                "total_tokens": 82,
+                "completion_tokens_details": {"reasoning_tokens": 0},
+            },
+            18,
+            (),
+        ),
         ({"prompt_tokens": 64, "total_tokens": 82}, 18, ("billed_as_total_minus_prompt",)),
         ({"completion_tokens": True}, None, ("count_unusable: completion_tokens is true",)),
         ({"completion_tokens": -1.5}, None, ("count_unusable: completion_tokens is -1.5",)),
@@ -85,7 +129,9 @@ def test_how_the_answer_ended(word: str | None, native: str | None, finish: str)
         ([], None, ("count_unusable: usage is an empty array",)),
     ],
 )
-def test_the_bill_counts_reasoning_in_whatever_the_servers_habit(usage: Any, tokens: int | None, notes: tuple[str, ...]) -> None:
+def test_the_bill_counts_reasoning_in_whatever_the_servers_habit(
+    usage: Any, tokens: int | None, notes: tuple[str, ...]
+) -> None:
     bill = bill_of(usage)
     assert (bill.tokens, bill.notes) == (tokens, notes)
 
@@ -133,9 +179,15 @@ def test_what_is_no_answer_is_rejected_by_name(value: Any, code: str, maker: Row
         ({f"k\n{n}\ud800": n for n in range(9)}, "and 3 more"),
         ({"choices": {}}, "not_a_completion: `choices` is an empty object"),
         ({"choices": [True]}, "not_a_completion: the choice is true"),
-        ({"choices": [{"delta": {}, "index": 0}]}, 'not_a_completion: the choice is an object with the keys "delta", "index"'),
+        (
+            {"choices": [{"delta": {}, "index": 0}]},
+            'not_a_completion: the choice is an object with the keys "delta", "index"',
+        ),
         ({"choices": [{"message": [[[]]]}]}, "not_a_completion: `message` is an array of 1"),
-        ({"choices": [{"message": {"content": [{"type": "image"}]}}]}, 'content_not_text: a text is needed, found is an object with the keys "type"'),
+        (
+            {"choices": [{"message": {"content": [{"type": "image"}]}}]},
+            'content_not_text: a text is needed, found is an object with the keys "type"',
+        ),
         ({"choices": [{"message": {"tool_calls": [7]}}]}, "tool_call_malformed: the call is 7"),
     ],
 )
@@ -159,26 +211,65 @@ def test_a_text_completion_and_content_in_parts_are_read() -> None:
 
 
 RICH = {
-    **body("Think.<|im_end|>", "Say </think> it.", [call("f", '{"a": 1}', "functions.f:0")], billed=20, token_ids=[1, 2, 163607, 3, 163586]),
+    **body(
+        "Think.<|im_end|>",
+        "Say </think> it.",
+        [call("f", '{"a": 1}', "functions.f:0")],
+        billed=20,
+        token_ids=[1, 2, 163607, 3, 163586],
+    ),
     "sglext": {"output_ids": [[1, 2]], "input_ids": [5]},
     "prompt_token_ids": [1, 2, 3],
 }
-RICH["choices"][0]["logprobs"] = {"content": [{"token": "a", "bytes": [97], "top_logprobs": []}, {"token": "", "bytes": []}]}
+RICH["choices"][0]["logprobs"] = {
+    "content": [{"token": "a", "bytes": [97], "top_logprobs": []}, {"token": "", "bytes": []}]
+}
 RICH["choices"].append(copy.deepcopy(RICH["choices"][0]))
 PARTS = body("", "", billed=20)
 PARTS["choices"][0]["message"] = {
-    "content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Th"}]}, {"type": "text", "text": "Say<|im_end|>\n"}],
-    "reasoning_details": [{"type": "reasoning.text", "text": "ink", "index": 1}, {"type": "reasoning.text", "text": "Th", "index": 0}],
-    "tool_calls": [{"index": 1, "id": "x", "name": "f", "arguments": "{}"}, {"index": 0, "id": "functions.f:0", "function": {"name": "f", "arguments": {}}}],
+    "content": [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Th"}]},
+        {"type": "text", "text": "Say<|im_end|>\n"},
+    ],
+    "reasoning_details": [
+        {"type": "reasoning.text", "text": "ink", "index": 1},
+        {"type": "reasoning.text", "text": "Th", "index": 0},
+    ],
+    "tool_calls": [
+        {"index": 1, "id": "x", "name": "f", "arguments": "{}"},
+        {"index": 0, "id": "functions.f:0", "function": {"name": "f", "arguments": {}}},
+    ],
     "token_ids": [1, 2],
 }
-PARTS["choices"][0] |= {"usage": {"output_tokens": 9}, "logprobs": {"tokens": ["a", "b"], "reasoning": [{"token": "token_id:5"}]}}
+PARTS["choices"][0] |= {
+    "usage": {"output_tokens": 9},
+    "logprobs": {"tokens": ["a", "b"], "reasoning": [{"token": "token_id:5"}]},
+}
 NATIVE = {
     "text": "a</think>b",
     "output_ids": [1, 2],
     "meta_info": {"finish_reason": {"type": "stop"}, "completion_tokens": 2, "output_token_logprobs": [[-1, 5, "a"]]},
 }
-JUNK: list[Any] = [None, True, 0, -1, 1.5, 1 << 70, "", "x", "<|im_end|>", "\ud800", [], [[]], {}, {"a": None}, [None], "length", "error", float("nan")]
+JUNK: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    1 << 70,
+    "",
+    "x",
+    "<|im_end|>",
+    "\ud800",
+    [],
+    [[]],
+    {},
+    {"a": None},
+    [None],
+    "length",
+    "error",
+    float("nan"),
+]
 
 
 def mutated(value: Any, rng: random.Random) -> Any:

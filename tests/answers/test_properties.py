@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.answers.assemble import Encoder, assemble, pack, unpack
-from pipeline.answers.emitted import spans_of
 from pipeline.answers.lines import Job
-from pipeline.answers.logprobs import Vocabulary
-from pipeline.answers.markers import Markers, Piece
+from pipeline.answers.readings.markers import Markers, Piece
 from pipeline.answers.rows import Row, RowMaker
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.answers.rungs.logprobs import Vocabulary
+from pipeline.answers.rungs.returned_ids import spans_of
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import CLOSE, END, body, rows_of
 
 MARKS = [
@@ -29,8 +29,31 @@ MARKS = [
     "[EOS]",
     "<｜tool▁sep｜>",
 ]
-WORDS = st.sampled_from([*MARKS, "having", " rollouts", "\n", "\n\n", " ", "```", "é", "我", "😀", "\x00", "\ufeff", "\u2028", "'s", "1234", "a" * 40])
-TEXT = st.lists(st.one_of(WORDS, st.text(st.characters(exclude_categories=["Cs"]), max_size=12)), min_size=1, max_size=12).map("".join).filter(bool)
+WORDS = st.sampled_from(
+    [
+        *MARKS,
+        "having",
+        " rollouts",
+        "\n",
+        "\n\n",
+        " ",
+        "```",
+        "é",
+        "我",
+        "😀",
+        "\x00",
+        "\ufeff",
+        "\u2028",
+        "'s",
+        "1234",
+        "a" * 40,
+    ]
+)
+TEXT = (
+    st.lists(st.one_of(WORDS, st.text(st.characters(exclude_categories=["Cs"]), max_size=12)), min_size=1, max_size=12)
+    .map("".join)
+    .filter(bool)
+)
 QUICK = settings(deadline=None, max_examples=80)
 
 
@@ -51,9 +74,16 @@ def resampled(ids: list[int], rng: Random, tokenizer: Tokenizer, vocabulary: Voc
 
 @QUICK
 @given(reasoning=TEXT, content=TEXT)
-def test_assembly_decodes_and_reads_back(reasoning: str, content: str, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+def test_assembly_decodes_and_reads_back(
+    reasoning: str, content: str, kimi: TargetRecord, tokenizer: Tokenizer
+) -> None:
     markers = Markers(kimi)
-    pieces = (Piece("reasoning", None, reasoning), markers.piece("think_close"), Piece("content", None, content), markers.piece("end"))
+    pieces = (
+        Piece("reasoning", None, reasoning),
+        markers.piece("think_close"),
+        Piece("content", None, content),
+        markers.piece("end"),
+    )
     built = assemble(pieces, Encoder(tokenizer, markers.may_hold))
     ids = built.tolist()
     assert ids == [*tokenizer.encode(reasoning), CLOSE, *tokenizer.encode(content), END]
@@ -72,7 +102,9 @@ def test_flat_encoding_is_ordinary_encoding(text: str, tokenizer: Tokenizer) -> 
 
 @QUICK
 @given(reasoning=TEXT, content=TEXT)
-def test_a_billed_text_comes_back_exactly_or_is_not_accepted(reasoning: str, content: str, maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_a_billed_text_comes_back_exactly_or_is_not_accepted(
+    reasoning: str, content: str, maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     """Whatever markers the model wrote out as text: an accepted row is the truth."""
     true = [*tokenizer.encode(reasoning), CLOSE, *tokenizer.encode(content), END]
     (row,) = rows_of(maker, body(reasoning, content, billed=len(true)))
@@ -84,7 +116,10 @@ Entries = Callable[[list[int], Tokenizer], list[dict[str, Any]]]
 
 
 def true_bytes(ids: list[int], tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    pieces = [tokenizer.special_texts[token].encode() if token in tokenizer.special_texts else tokenizer.token_bytes(token) for token in ids]
+    pieces = [
+        tokenizer.special_texts[token].encode() if token in tokenizer.special_texts else tokenizer.token_bytes(token)
+        for token in ids
+    ]
     return [{"token": piece.decode("utf-8", "replace"), "bytes": list(piece), "logprob": -0.1} for piece in pieces]
 
 
@@ -107,15 +142,31 @@ def shown_text(ids: list[int], tokenizer: Tokenizer) -> list[dict[str, Any]]:
     return entries
 
 
-@pytest.mark.parametrize(("entries", "evidence"), [(true_bytes, "logprobs"), (named_ids, "ids"), (shown_text, "logprobs")])
+@pytest.mark.parametrize(
+    ("entries", "evidence"), [(true_bytes, "logprobs"), (named_ids, "ids"), (shown_text, "logprobs")]
+)
 @QUICK
 @given(reasoning=TEXT, content=TEXT, seed=st.integers(0, 2**32))
 def test_logprobs_give_the_sampled_ids_however_they_were_cut(
-    entries: Entries, evidence: str, reasoning: str, content: str, seed: int, maker: RowMaker, tokenizer: Tokenizer, vocabulary: Vocabulary
+    entries: Entries,
+    evidence: str,
+    reasoning: str,
+    content: str,
+    seed: int,
+    maker: RowMaker,
+    tokenizer: Tokenizer,
+    vocabulary: Vocabulary,
 ) -> None:
     rng = Random(seed)
-    true = [*resampled(tokenizer.encode(reasoning), rng, tokenizer, vocabulary), CLOSE, *resampled(tokenizer.encode(content), rng, tokenizer, vocabulary), END]
-    row = maker.rows([Job("x", body(reasoning, content, billed=len(true), logprobs={"content": entries(true, tokenizer)}))], {})[0]
+    true = [
+        *resampled(tokenizer.encode(reasoning), rng, tokenizer, vocabulary),
+        CLOSE,
+        *resampled(tokenizer.encode(content), rng, tokenizer, vocabulary),
+        END,
+    ]
+    row = maker.rows(
+        [Job("x", body(reasoning, content, billed=len(true), logprobs={"content": entries(true, tokenizer)}))], {}
+    )[0]
     if row.evidence in ("ids", "logprobs"):
         assert unpack(row.completion) == true
     if entries is not shown_text:
@@ -123,12 +174,19 @@ def test_logprobs_give_the_sampled_ids_however_they_were_cut(
 
 
 @QUICK
-@given(reasoning=TEXT, content=TEXT, seed=st.integers(0, 2**32), key=st.sampled_from(["token_ids", "response_token_ids"]))
+@given(
+    reasoning=TEXT, content=TEXT, seed=st.integers(0, 2**32), key=st.sampled_from(["token_ids", "response_token_ids"])
+)
 def test_returned_ids_are_kept_as_sampled(
     reasoning: str, content: str, seed: int, key: str, maker: RowMaker, tokenizer: Tokenizer, vocabulary: Vocabulary
 ) -> None:
     rng = Random(seed)
-    true = [*resampled(tokenizer.encode(reasoning), rng, tokenizer, vocabulary), CLOSE, *resampled(tokenizer.encode(content), rng, tokenizer, vocabulary), END]
+    true = [
+        *resampled(tokenizer.encode(reasoning), rng, tokenizer, vocabulary),
+        CLOSE,
+        *resampled(tokenizer.encode(content), rng, tokenizer, vocabulary),
+        END,
+    ]
     row = the_row(maker, body(reasoning, content, billed=len(true)), key, true)
     assert (unpack(row.completion), row.evidence, row.status) == (true, "ids", "accept")
     row = the_row(maker, body(reasoning.rstrip() or "x", content.strip() or None, billed=len(true)), key, true)

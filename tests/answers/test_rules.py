@@ -6,11 +6,19 @@ import pytest
 
 from pipeline.answers.assemble import unpack
 from pipeline.answers.rows import Row, RowMaker
-from pipeline.tokens import Tokenizer
+from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
 
 SECTION = '<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|><|tool_calls_section_end|>'
-TEXTS = ["Plain.", "Two words", "  spaced  ", "\n\nlines\n", "naïve 我 😀", "`<|im_end|>` and </think> in words", "\ufeff\x00\u2028\x85\x0b"]
+TEXTS = [
+    "Plain.",
+    "Two words",
+    "  spaced  ",
+    "\n\nlines\n",
+    "naïve 我 😀",
+    "`<|im_end|>` and </think> in words",
+    "\ufeff\x00\u2028\x85\x0b",
+]
 
 
 def ids(tokenizer: Tokenizer, *pieces: str | int) -> list[int]:
@@ -31,7 +39,9 @@ def is_exact(row: Row, true: list[int], evidence: str = "count", status: str = "
 
 @pytest.mark.parametrize("reasoning", TEXTS)
 @pytest.mark.parametrize("content", TEXTS)
-def test_special_tokens_stand_by_id_and_text_stays_text(reasoning: str, content: str, maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_special_tokens_stand_by_id_and_text_stays_text(
+    reasoning: str, content: str, maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     true = ids(tokenizer, reasoning, CLOSE, content, END)
     row = the_row(maker, reasoning, content, true=true)
     is_exact(row, true)
@@ -49,7 +59,9 @@ def test_a_close_tag_in_content_divides_it(content: str, maker: RowMaker, tokeni
 
 @pytest.mark.parametrize("field", ["content", "reasoning"])
 @pytest.mark.parametrize("meant", [0, 1])
-def test_of_two_close_tags_in_one_text_either_may_be_the_one_that_divides_it(field: str, meant: int, maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_of_two_close_tags_in_one_text_either_may_be_the_one_that_divides_it(
+    field: str, meant: int, maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     parts = ["The tag ", " closes it.", " So I said."]
     true = ids(tokenizer, "</think>".join(parts[: meant + 1]), CLOSE, "</think>".join(parts[meant + 1 :]), END)
     row = the_row(maker, **{field: "</think>".join(parts)}, true=true)
@@ -68,7 +80,9 @@ def test_tags_wrapped_around_the_reasoning_are_no_text(maker: RowMaker, tokenize
 
 
 @pytest.mark.parametrize("reasoning", ["One.Two.", "All of it"])
-def test_an_answer_swallowed_by_the_reasoning_is_rejected_even_when_the_count_fits(reasoning: str, maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_an_answer_swallowed_by_the_reasoning_is_rejected_even_when_the_count_fits(
+    reasoning: str, maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     row = the_row(maker, reasoning, None, billed=len(ids(tokenizer, reasoning, CLOSE, END)))
     assert row.status == "reject"
     assert codes(row) >= {"no_think_close", "empty_answer"}
@@ -82,7 +96,9 @@ def test_an_answer_swallowed_by_the_reasoning_is_rejected_even_when_the_count_fi
         ("Thought.", f"Now {SECTION[:-60]}", "truncated_in_tool_call"),
     ],
 )
-def test_a_cut_answer_has_no_end_and_says_where_it_was_cut(reasoning: str, content: str | None, code: str, maker: RowMaker) -> None:
+def test_a_cut_answer_has_no_end_and_says_where_it_was_cut(
+    reasoning: str, content: str | None, code: str, maker: RowMaker
+) -> None:
     row = the_row(maker, reasoning, content, finish="length")
     assert END not in unpack(row.completion)
     assert row.status == "flag"
@@ -91,7 +107,9 @@ def test_a_cut_answer_has_no_end_and_says_where_it_was_cut(reasoning: str, conte
 
 @pytest.mark.parametrize("lead", ["", "Let me look. ", "\n"])
 def test_markers_in_content_are_what_the_bill_says(lead: str, maker: RowMaker, tokenizer: Tokenizer) -> None:
-    special = ids(tokenizer, "Think.", CLOSE, lead, TOOLS, CALL, "functions.f:0", ARGS, '{"a": 1}', CALL_END, TOOLS_END, END)
+    special = ids(
+        tokenizer, "Think.", CLOSE, lead, TOOLS, CALL, "functions.f:0", ARGS, '{"a": 1}', CALL_END, TOOLS_END, END
+    )
     literal = ids(tokenizer, "Think.", CLOSE, lead + SECTION, END)
     row = the_row(maker, "Think.", lead + SECTION, true=special)
     is_exact(row, special)
@@ -109,10 +127,16 @@ def test_a_call_without_its_section_wrapper_keeps_what_was_there(maker: RowMaker
 
 
 @pytest.mark.parametrize("structured", [True, False])
-def test_a_tool_section_without_think_close_is_kept_as_sampled_and_flagged(structured: bool, maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_a_tool_section_without_think_close_is_kept_as_sampled_and_flagged(
+    structured: bool, maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     true = ids(tokenizer, "Think.", TOOLS, CALL, "functions.f:0", ARGS, '{"a": 1}', CALL_END, TOOLS_END, END)
     calls = [call("f", '{"a": 1}', "functions.f:0")]
-    row = the_row(maker, "Think.", None, calls, true=true) if structured else the_row(maker, "Think." + SECTION, None, true=true)
+    row = (
+        the_row(maker, "Think.", None, calls, true=true)
+        if structured
+        else the_row(maker, "Think." + SECTION, None, true=true)
+    )
     is_exact(row, true, status="flag")
     assert "tool_section_inside_reasoning" in codes(row)
 
@@ -135,7 +159,9 @@ def test_only_a_terminator_at_the_very_end_is_dropped(content: str, maker: RowMa
 
 
 @pytest.mark.parametrize("given", ["3", "f:0", "functions.other:0"])
-def test_an_id_that_the_model_may_have_written_itself_is_kept_when_the_bill_agrees(given: str, maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_an_id_that_the_model_may_have_written_itself_is_kept_when_the_bill_agrees(
+    given: str, maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     true = ids(tokenizer, "Think.", CLOSE, TOOLS, CALL, given, ARGS, "{}", CALL_END, TOOLS_END, END)
     row = the_row(maker, "Think.", None, [call("f", "{}", given)], true=true)
     assert unpack(row.completion) == true
@@ -143,7 +169,9 @@ def test_an_id_that_the_model_may_have_written_itself_is_kept_when_the_bill_agre
 
 
 @pytest.mark.parametrize("given", ["call_9f2c0d7e41ab4c55a1d0e8b7", "chatcmpl-tool-0123456789abcdef", None, ""])
-def test_an_id_that_a_server_made_is_replaced_and_never_called_certain(given: str | None, maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_an_id_that_a_server_made_is_replaced_and_never_called_certain(
+    given: str | None, maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     true = ids(tokenizer, "Think.", CLOSE, TOOLS, CALL, "functions.f:0", ARGS, "{}", CALL_END, TOOLS_END, END)
     row = the_row(maker, "Think.", None, [call("f", "{}", given)], true=true)
     is_exact(row, true, evidence="text", status="flag")
@@ -151,7 +179,9 @@ def test_an_id_that_a_server_made_is_replaced_and_never_called_certain(given: st
 
 
 @pytest.mark.parametrize("arguments", ['"{\\"a\\": 1}"', "[1]", "null", "{broken", ""])
-def test_arguments_that_are_no_object_stay_verbatim_and_are_flagged(arguments: str, maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_arguments_that_are_no_object_stay_verbatim_and_are_flagged(
+    arguments: str, maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     true = ids(tokenizer, "Think.", CLOSE, TOOLS, CALL, "functions.f:0", ARGS, arguments, CALL_END, TOOLS_END, END)
     row = the_row(maker, "Think.", None, [call("f", arguments, "functions.f:0")], true=true)
     assert unpack(row.completion) == true
@@ -193,8 +223,13 @@ def test_undecodable_bytes_hide_ids_whatever_the_count(maker: RowMaker, tokenize
 
 def test_several_choices_share_a_bill_that_their_sum_must_meet(maker: RowMaker, tokenizer: Tokenizer) -> None:
     value = body("Think.", "Say.")
-    value["choices"].append({"index": 1, "message": {"reasoning": "More.", "content": "Words here."}, "finish_reason": "stop"})
-    total = sum(len(ids(tokenizer, *pieces)) for pieces in (("Think.", CLOSE, "Say.", END), ("More.", CLOSE, "Words here.", END)))
+    value["choices"].append(
+        {"index": 1, "message": {"reasoning": "More.", "content": "Words here."}, "finish_reason": "stop"}
+    )
+    total = sum(
+        len(ids(tokenizer, *pieces))
+        for pieces in (("Think.", CLOSE, "Say.", END), ("More.", CLOSE, "Words here.", END))
+    )
     for billed, status, evidence in ((total, "accept", "count"), (total + 1, "flag", "text")):
         value["usage"] = {"completion_tokens": billed}
         first, second = rows_of(maker, value)
@@ -232,10 +267,17 @@ def test_segments_cover_the_answer_and_name_its_parts(maker: RowMaker, tokenizer
     ]
     assert [token for span in row.spans for token in got[span.start : span.end]] == got
     texts = {span.kind: tokenizer.decode_bytes(got[span.start : span.end]).decode() for span in row.spans}
-    assert (texts["reasoning"], texts["content"], texts["call_id"], texts["call_args"]) == ("Think.", "Say.", "functions.f:0", '{"a": 1}')
+    assert (texts["reasoning"], texts["content"], texts["call_id"], texts["call_args"]) == (
+        "Think.",
+        "Say.",
+        "functions.f:0",
+        '{"a": 1}',
+    )
 
 
-def test_two_texts_for_the_reasoning_are_told_apart_by_the_bill_or_not_at_all(maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_two_texts_for_the_reasoning_are_told_apart_by_the_bill_or_not_at_all(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     def row(first: str, second: str, billed: int) -> Row:
         value = body(first, "Say.", billed=billed)
         value["choices"][0]["message"]["reasoning_content"] = second

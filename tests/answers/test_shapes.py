@@ -8,26 +8,47 @@ import pytest
 from pipeline.answers.assemble import unpack
 from pipeline.answers.lines import Job, file_job
 from pipeline.answers.rows import Row, RowMaker
-from pipeline.artifacts import to_json
-from pipeline.tokens import Tokenizer
+from pipeline.core.files import to_json
+from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import CLOSE, END
 
 REASONING, CONTENT = "The user wants the temperature in Oslo.", "It is 7 degrees in Oslo."
 ARGUMENTS = '{"city": "Oslo"}'
-CALL = {"id": "functions.get_weather:0", "type": "function", "function": {"name": "get_weather", "arguments": ARGUMENTS}}
+CALL = {
+    "id": "functions.get_weather:0",
+    "type": "function",
+    "function": {"name": "get_weather", "arguments": ARGUMENTS},
+}
 RAW_CALL = f"<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{ARGUMENTS}<|tool_call_end|>"
 RAW = f"<|tool_calls_section_begin|>{RAW_CALL}<|tool_calls_section_end|>"
 
 ANSWERS: dict[str, dict[str, Any]] = {
     "two fragments by index": {
         "content": CONTENT,
-        "reasoning_details": [{"type": "reasoning.text", "text": REASONING[:4], "index": 0}, {"type": "reasoning.text", "text": REASONING[4:], "index": 1}],
+        "reasoning_details": [
+            {"type": "reasoning.text", "text": REASONING[:4], "index": 0},
+            {"type": "reasoning.text", "text": REASONING[4:], "index": 1},
+        ],
     },
     "fragment without a type": {"content": CONTENT, "reasoning_details": [{"text": REASONING}]},
-    "thinking block": {"content": CONTENT, "reasoning_details": [{"type": "thinking", "thinking": REASONING, "signature": "x"}]},
-    "details of nulls": {"content": CONTENT, "reasoning": REASONING, "reasoning_details": [None, {"type": "reasoning.text", "text": None}, 7]},
-    "thinking part in content": {"content": [{"type": "thinking", "thinking": REASONING}, {"type": "text", "text": CONTENT}]},
-    "thinking part of parts": {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": REASONING}]}, {"type": "text", "text": CONTENT}]},
+    "thinking block": {
+        "content": CONTENT,
+        "reasoning_details": [{"type": "thinking", "thinking": REASONING, "signature": "x"}],
+    },
+    "details of nulls": {
+        "content": CONTENT,
+        "reasoning": REASONING,
+        "reasoning_details": [None, {"type": "reasoning.text", "text": None}, 7],
+    },
+    "thinking part in content": {
+        "content": [{"type": "thinking", "thinking": REASONING}, {"type": "text", "text": CONTENT}]
+    },
+    "thinking part of parts": {
+        "content": [
+            {"type": "thinking", "thinking": [{"type": "text", "text": REASONING}]},
+            {"type": "text", "text": CONTENT},
+        ]
+    },
     "content as one part": {"reasoning": REASONING, "content": {"type": "text", "text": CONTENT}},
     "white space before the opening tag": {"content": f"\n<think>{REASONING}</think>{CONTENT}"},
     "white space around wrapped reasoning": {"reasoning": f" <think>{REASONING}</think>\n", "content": CONTENT},
@@ -38,10 +59,17 @@ ANSWERS: dict[str, dict[str, Any]] = {
 }
 
 CALLS: dict[str, dict[str, Any]] = {
-    "name and arguments beside the id": {"content": None, "tool_calls": [{"id": CALL["id"], "name": "get_weather", "arguments": ARGUMENTS}]},
+    "name and arguments beside the id": {
+        "content": None,
+        "tool_calls": [{"id": CALL["id"], "name": "get_weather", "arguments": ARGUMENTS}],
+    },
     "one call that is no list": {"content": None, "tool_calls": CALL},
     "raw and structured": {"content": RAW, "tool_calls": [CALL]},
-    "raw behind the close in reasoning, and structured": {"content": None, "reasoning": f"{REASONING}</think>{RAW}", "tool_calls": [CALL]},
+    "raw behind the close in reasoning, and structured": {
+        "content": None,
+        "reasoning": f"{REASONING}</think>{RAW}",
+        "tool_calls": [CALL],
+    },
     "raw, the section's markers dropped": {"content": RAW_CALL},
     "raw, the section's end dropped": {"content": RAW.removesuffix("<|tool_calls_section_end|>")},
     "raw and a terminator": {"content": f"{RAW}<|im_end|>"},
@@ -49,7 +77,10 @@ CALLS: dict[str, dict[str, Any]] = {
 
 
 def completion(message: dict[str, Any], billed: int, **choice: Any) -> dict[str, Any]:
-    return {"choices": [{"index": 0, "finish_reason": "stop", "message": message, **choice}], "usage": {"completion_tokens": billed}}
+    return {
+        "choices": [{"index": 0, "finish_reason": "stop", "message": message, **choice}],
+        "usage": {"completion_tokens": billed},
+    }
 
 
 def row_of(maker: RowMaker, value: Any) -> Row:
@@ -63,7 +94,15 @@ def answer(tokenizer: Tokenizer) -> list[int]:
 
 @pytest.fixture(scope="module")
 def called(tokenizer: Tokenizer) -> list[int]:
-    section = [163595, 163597, *tokenizer.encode("functions.get_weather:0"), 163598, *tokenizer.encode(ARGUMENTS), 163599, 163596]
+    section = [
+        163595,
+        163597,
+        *tokenizer.encode("functions.get_weather:0"),
+        163598,
+        *tokenizer.encode(ARGUMENTS),
+        163599,
+        163596,
+    ]
     return [*tokenizer.encode(REASONING), CLOSE, *section, END]
 
 
@@ -87,7 +126,10 @@ def test_a_section_that_was_emitted_without_its_markers_gets_none(maker: RowMake
 
 IDS: dict[str, Callable[[list[int]], dict[str, Any]]] = {
     "in the message": lambda ids: completion({"reasoning": REASONING, "content": CONTENT, "token_ids": ids}, len(ids)),
-    "beside the choices": lambda ids: {**completion({"reasoning": REASONING, "content": CONTENT}, len(ids)), "token_ids": ids},
+    "beside the choices": lambda ids: {
+        **completion({"reasoning": REASONING, "content": CONTENT}, len(ids)),
+        "token_ids": ids,
+    },
     "an engine's own route": lambda ids: {
         "text": f"{REASONING}</think>{CONTENT}",
         "output_ids": ids,
@@ -95,25 +137,38 @@ IDS: dict[str, Callable[[list[int]], dict[str, Any]]] = {
     },
     "logprobs of an engine's own route": lambda ids: {
         "text": f"{REASONING}</think>{CONTENT}",
-        "meta_info": {"completion_tokens": len(ids), "finish_reason": {"type": "stop"}, "output_token_logprobs": [[-0.1, token, None] for token in ids]},
+        "meta_info": {
+            "completion_tokens": len(ids),
+            "finish_reason": {"type": "stop"},
+            "output_token_logprobs": [[-0.1, token, None] for token in ids],
+        },
     },
 }
 
 
 @pytest.mark.parametrize("make", IDS.values(), ids=IDS)
-def test_ids_are_found_wherever_they_stand(maker: RowMaker, answer: list[int], make: Callable[[list[int]], dict[str, Any]]) -> None:
+def test_ids_are_found_wherever_they_stand(
+    maker: RowMaker, answer: list[int], make: Callable[[list[int]], dict[str, Any]]
+) -> None:
     row = maker.rows([file_job(1, to_json(make(answer)))], {})[0]
     assert (unpack(row.completion), row.status, row.evidence, row.finish_reason) == (answer, "accept", "ids", "stop")
 
 
-def test_logprobs_of_text_completions_name_tokens_by_their_text(maker: RowMaker, tokenizer: Tokenizer, answer: list[int]) -> None:
+def test_logprobs_of_text_completions_name_tokens_by_their_text(
+    maker: RowMaker, tokenizer: Tokenizer, answer: list[int]
+) -> None:
     logprobs = {"tokens": [tokenizer.show(token) for token in answer], "token_logprobs": [-0.1] * len(answer)}
     row = row_of(maker, completion({"reasoning": REASONING, "content": CONTENT}, len(answer), logprobs=logprobs))
     assert (unpack(row.completion), row.evidence) == (answer, "logprobs")
 
 
-def test_fragments_whose_order_and_index_disagree_are_not_believed_on_a_count(maker: RowMaker, tokenizer: Tokenizer) -> None:
-    fragments = [{"type": "reasoning.text", "text": " world", "index": 1}, {"type": "reasoning.text", "text": "Hello", "index": 0}]
+def test_fragments_whose_order_and_index_disagree_are_not_believed_on_a_count(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
+    fragments = [
+        {"type": "reasoning.text", "text": " world", "index": 1},
+        {"type": "reasoning.text", "text": "Hello", "index": 0},
+    ]
     billed = len(tokenizer.encode("Hello world")) + len(tokenizer.encode(CONTENT)) + 2
     row = row_of(maker, completion({"content": CONTENT, "reasoning_details": fragments}, billed))
     assert row.spans[0].kind == "reasoning"
@@ -121,15 +176,24 @@ def test_fragments_whose_order_and_index_disagree_are_not_believed_on_a_count(ma
     assert (row.status, row.reason) == ("flag", "ambiguous_count")
 
 
-@pytest.mark.parametrize("block", [{"type": "redacted_thinking", "data": "QUJD"}, {"type": "reasoning.summary", "summary": "S"}])
-def test_reasoning_that_nobody_can_read_rejects_the_row_in_details_and_in_content(maker: RowMaker, block: dict[str, Any]) -> None:
-    for message in ({"content": CONTENT, "reasoning_details": [block]}, {"content": [block, {"type": "text", "text": CONTENT}]}):
+@pytest.mark.parametrize(
+    "block", [{"type": "redacted_thinking", "data": "QUJD"}, {"type": "reasoning.summary", "summary": "S"}]
+)
+def test_reasoning_that_nobody_can_read_rejects_the_row_in_details_and_in_content(
+    maker: RowMaker, block: dict[str, Any]
+) -> None:
+    for message in (
+        {"content": CONTENT, "reasoning_details": [block]},
+        {"content": [block, {"type": "text", "text": CONTENT}]},
+    ):
         row = row_of(maker, completion(message, 20))
         assert (row.status, (row.reason or "").split(", ")[0]) == ("reject", "reasoning_not_raw")
 
 
 def test_choices_and_calls_are_taken_by_their_index(maker: RowMaker, tokenizer: Tokenizer) -> None:
-    choices = [{"index": n, "finish_reason": "stop", "message": {"reasoning": "a", "content": f"Answer {n}."}} for n in (1, 0)]
+    choices = [
+        {"index": n, "finish_reason": "stop", "message": {"reasoning": "a", "content": f"Answer {n}."}} for n in (1, 0)
+    ]
     first, second = maker.rows([Job("x", {"choices": choices})], {})
     assert [row.id for row in (first, second)] == ["x", "x#1"]
     assert b"Answer 0." in tokenizer.decode_bytes(unpack(first.completion))

@@ -7,9 +7,9 @@ import pytest
 from pipeline.answers.assemble import unpack
 from pipeline.answers.lines import Job
 from pipeline.answers.rows import Row, RowMaker
-from pipeline.rendering import PromptRenderer
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.rendering import PromptRenderer
+from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import codes, rows_of
 from tests.conftest import shared_cases
 
@@ -38,7 +38,9 @@ def check(row: Row, expect: dict[str, Any], tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_a_shared_case_has_its_verdict_codes_ids_and_count(case: dict[str, Any], maker: RowMaker, tokenizer: Tokenizer) -> None:
+def test_a_shared_case_has_its_verdict_codes_ids_and_count(
+    case: dict[str, Any], maker: RowMaker, tokenizer: Tokenizer
+) -> None:
     expect = case["expect"]
     rows = rows_of(maker, case["input"])
     if choices := expect.get("choices"):
@@ -49,10 +51,14 @@ def test_a_shared_case_has_its_verdict_codes_ids_and_count(case: dict[str, Any],
         check(rows[0], expect, tokenizer)
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if "prompt_segments" in case["expect"]], ids=lambda case: case["id"])
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if "prompt_segments" in case["expect"]], ids=lambda case: case["id"]
+)
 def test_a_shared_case_has_its_prompt_ids(case: dict[str, Any], kimi: TargetRecord, tokenizer: Tokenizer) -> None:
     request = case["context"]["request"]
-    assert PromptRenderer(kimi, tokenizer).render(request["messages"]) == ids_of(case["expect"]["prompt_segments"], tokenizer)
+    assert PromptRenderer(kimi, tokenizer).render(request["messages"]) == ids_of(
+        case["expect"]["prompt_segments"], tokenizer
+    )
 
 
 def test_the_prompt_of_a_job_stays_with_a_rejected_row(maker: RowMaker) -> None:

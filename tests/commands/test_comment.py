@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from pipeline import comment
-from pipeline.diff.markdown import LIMIT, MARK
-from pipeline.errors import InputError, ProviderError
+from pipeline.commands import comment
+from pipeline.core.errors import InputError, ProviderError
+from pipeline.project.versions.diff.markdown import LIMIT, MARK
 
 Listed = dict[str, Any]
 
@@ -97,7 +97,9 @@ def put(folder: Path, text: str) -> None:
     comment.main([str(folder / "comment.md"), "--number", "7"])
 
 
-def test_the_comment_is_posted_once_and_then_kept_up_to_date_on_whatever_page_it_is(github: GitHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_comment_is_posted_once_and_then_kept_up_to_date_on_whatever_page_it_is(
+    github: GitHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number in range(230):
         github.say("User", f"{MARK} quoted by a person" if number == 3 else "talk")
     put(tmp_path, "first")
@@ -123,7 +125,9 @@ def test_without_a_token_or_the_right_it_says_so_and_is_no_failure(
     assert github.asked == []
 
 
-def test_a_server_in_trouble_is_asked_again_and_never_gets_two_comments(github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_in_trouble_is_asked_again_and_never_gets_two_comments(
+    github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(comment, "_PAUSE", 0)
     github.failures = [502, 500]
     put(tmp_path, "text")
@@ -134,7 +138,9 @@ def test_a_server_in_trouble_is_asked_again_and_never_gets_two_comments(github: 
 
 
 @pytest.mark.parametrize("odd", [{"message": "a portal"}, "text", 7])
-def test_a_server_that_is_no_github_is_named(github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: Any) -> None:
+def test_a_server_that_is_no_github_is_named(
+    github: GitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: Any
+) -> None:
     monkeypatch.setattr(comment, "_PAUSE", 0)
     github.odd = odd
     with pytest.raises(ProviderError, match=r"listing comments: the answer is no list: .*GITHUB_API_URL"):
@@ -147,7 +153,9 @@ def test_comments_in_another_shape_are_passed_over(github: GitHub, tmp_path: Pat
     assert github.comments[-1]["body"].startswith(MARK)
 
 
-@pytest.mark.parametrize(("text", "says"), [("hello", "the first line must be"), (MARK + "x" * LIMIT, "GitHub takes 65,536")])
+@pytest.mark.parametrize(
+    ("text", "says"), [("hello", "the first line must be"), (MARK + "x" * LIMIT, "GitHub takes 65,536")]
+)
 def test_what_is_no_comment_of_ours_is_refused(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "comment.md").write_text(text)
     with pytest.raises(InputError, match=says):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.compose import build_config, read_params
-from pipeline.doctor import Finding, filesystem_of, provider
+from pipeline.commands.doctor import Finding, filesystem_of, provider
+from pipeline.project.compose import build_config, read_params
 from tests.instant_stages import InstantBuild
 
 MOUNTS = """overlay / overlay rw 0 0
@@ -18,7 +18,13 @@ server:/export /home/shared nfs4 rw 0 0
 
 @pytest.mark.parametrize(
     ("path", "kind"),
-    [("/home/me/.git", "ext4"), ("/home/shared/clone/.git", "nfs4"), ("/home/sharedness", "ext4"), ("/srv/x", "overlay"), ("/mnt/with space/x", "cifs")],
+    [
+        ("/home/me/.git", "ext4"),
+        ("/home/shared/clone/.git", "nfs4"),
+        ("/home/sharedness", "ext4"),
+        ("/srv/x", "overlay"),
+        ("/mnt/with space/x", "cifs"),
+    ],
 )
 def test_the_deepest_mount_tells_the_file_system(path: str, kind: str) -> None:
     assert filesystem_of(Path(path), MOUNTS) == kind

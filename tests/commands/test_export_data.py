@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 import torch
 
-from pipeline.artifacts import read_json, write_json
-from pipeline.errors import AerieError, InputError
-from pipeline.export_data import main
-from pipeline.models import open_ends
-from pipeline.schema.target import TargetRecord
-from pipeline.shards import HiddenStates
-from pipeline.tensors import load_tensors
+from pipeline.commands.export_data import main
+from pipeline.core.errors import AerieError, InputError
+from pipeline.core.files import read_json, write_json
+from pipeline.core.tensors import load_tensors
+from pipeline.formats.hidden_states import HiddenStates
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.weights import open_ends
 from tests.tiny import ROWS, VOCAB, WIDTH, Build, random_rows
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,20 @@ def build(tmp_path_factory: pytest.TempPathFactory, kimi: TargetRecord) -> Build
 
 
 def export(build: Build, kind: str, out: Path) -> Path:
-    main(["--format", kind, "--out", str(out), "--model", str(build.model), "--data", str(build.hidden("a")), "--data", str(build.hidden("b"))])
+    main(
+        [
+            "--format",
+            kind,
+            "--out",
+            str(out),
+            "--model",
+            str(build.model),
+            "--data",
+            str(build.hidden("a")),
+            "--data",
+            str(build.hidden("b")),
+        ]
+    )
     return out
 
 
@@ -57,7 +70,9 @@ def test_specforges_vocabulary_map_has_offsets_and_covers_the_supervised_tokens(
     assert len(mapping["d2t"]) == VOCAB
 
 
-def test_speculators_gets_four_states_before_the_norm_and_equal_token_ids_so_that_no_row_is_dropped(build: Build, tmp_path: Path) -> None:
+def test_speculators_gets_four_states_before_the_norm_and_equal_token_ids_so_that_no_row_is_dropped(
+    build: Build, tmp_path: Path
+) -> None:
     out = export(build, "speculators", tmp_path / "out")
     with pa.ipc.open_stream(out / "data-00000-of-00001.arrow") as stream:
         table = stream.read_all().to_pylist()
@@ -84,14 +99,27 @@ def test_speculators_reads_ids_as_tensors_and_finds_token_counts(build: Build, t
 
 def test_states_of_two_targets_are_not_exported_together(build: Build, tmp_path: Path, kimi: TargetRecord) -> None:
     other = Build(tmp_path / "other", kimi, seed=1).extract(random_rows(ROWS[:1]))
-    with pytest.raises(AerieError, match=rf"{build.hidden('a')} and {other} are not of one target: target_sha256 \w+ and \w+"):
-        main(["--format", "speculators", "--out", str(tmp_path / "out"), "--data", str(build.hidden("a")), "--data", str(other)])
+    with pytest.raises(
+        AerieError, match=rf"{build.hidden('a')} and {other} are not of one target: target_sha256 \w+ and \w+"
+    ):
+        main(
+            [
+                "--format",
+                "speculators",
+                "--out",
+                str(tmp_path / "out"),
+                "--data",
+                str(build.hidden("a")),
+                "--data",
+                str(other),
+            ]
+        )
     assert not (tmp_path / "out").exists()
 
 
 def test_a_build_is_exported_whole_or_not_at_all(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dataset b left params.yaml, its states are still there; c is new and not extracted yet."""
-    monkeypatch.setattr("pipeline.export_data.BUILD", build.folder)
+    monkeypatch.setattr("pipeline.commands.export_data.BUILD", build.folder)
     write_json(build.folder / "config.json", {"names": ["a"]})
     main(["--format", "speculators", "--out", str(tmp_path / "out")])
     assert len(list((tmp_path / "out" / "hidden_states").iterdir())) == len(ROWS)
@@ -107,7 +135,9 @@ def test_states_that_changed_after_extraction_are_not_exported(build: Build, tmp
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
-    with pytest.raises(AerieError, match=r"the files' digest is \w+, .*a.json says \w+: a file changed after extraction"):
+    with pytest.raises(
+        AerieError, match=r"the files' digest is \w+, .*a.json says \w+: a file changed after extraction"
+    ):
         main(["--format", "speculators", "--out", str(tmp_path / "out"), "--data", str(hidden)])
     assert not (tmp_path / "out").exists()
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.artifacts import read_json, write_json
-from pipeline.errors import AerieError
-from pipeline.hidden import main
-from pipeline.schema.target import TargetRecord
-from pipeline.tensors import load_tensors, save_tensors
+from pipeline.commands.hidden import main
+from pipeline.core.errors import AerieError
+from pipeline.core.files import read_json, write_json
+from pipeline.core.tensors import load_tensors, save_tensors
+from pipeline.formats.schema.target import TargetRecord
 from tests.tiny import ROWS, Build, random_rows
 
 pytestmark = pytest.mark.slow
@@ -24,10 +24,15 @@ def test_stats_say_what_is_there(folder: Path, capsys: pytest.CaptureFixture[str
     main(["stats", "--data", str(folder)])
     out = capsys.readouterr().out
     assert "6 rows, 134 tokens (95 supervised), longest 49" in out
-    assert "inputs of layers [2, 4, 5] of 8 (model.layers.2, model.layers.4, model.layers.5), last state before model.norm" in out
+    assert (
+        "inputs of layers [2, 4, 5] of 8 (model.layers.2, model.layers.4, model.layers.5), last state before model.norm"
+        in out
+    )
 
 
-def test_verify_passes_whole_states_and_stops_at_a_changed_one(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_passes_whole_states_and_stops_at_a_changed_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["verify", "--data", str(folder)])
     assert "6 rows, 134 tokens, every id checked" in capsys.readouterr().out
     shard = folder / "shard-00000.safetensors"
@@ -51,7 +56,9 @@ def test_verify_names_the_id_that_is_outside_the_vocabulary(tmp_path: Path, kimi
         main(["verify", "--data", str(folder)])
 
 
-def test_show_gives_one_row_and_names_others_when_there_is_none(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_gives_one_row_and_names_others_when_there_is_none(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["show", "tail", "--data", str(folder)])
     out = capsys.readouterr().out
     assert "prompt 7, supervised 11" in out

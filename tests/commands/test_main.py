@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pipeline import __main__ as cli
-from pipeline.errors import GateError, InputError
-from pipeline.runner import BROKEN, INTERRUPTED, guarded
-from pipeline.stages import BY_NAME, STAGES
+from pipeline.core.errors import GateError, InputError
+from pipeline.core.process.runner import BROKEN, INTERRUPTED, guarded
+from pipeline.graph import BY_NAME, STAGES
 from tests.conftest import ROOT
 from tests.waiting import alive, until
 
@@ -41,12 +41,17 @@ def test_a_fault_of_ours_shows_where_and_is_never_taken_for_a_no_go(capsys: pyte
     assert "ZeroDivisionError: planted" in capsys.readouterr().err
 
 
-def test_a_place_where_one_may_not_write_is_a_message_and_no_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_place_where_one_may_not_write_is_a_message_and_no_fault(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def work() -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path))
 
     assert guarded(work) == 2
-    assert capsys.readouterr().err == f"error: {tmp_path}: Permission denied; see that you may read and write there, and run again\n"
+    assert (
+        capsys.readouterr().err
+        == f"error: {tmp_path}: Permission denied; see that you may read and write there, and run again\n"
+    )
 
 
 def test_an_interrupted_stage_never_exits_0() -> None:
@@ -101,12 +106,12 @@ def test_help_lists_every_command_and_each_has_a_module_and_help(capsys: pytest.
     ("module", "heavy"),
     [
         ("pipeline.__main__", ["torch", "hydra", "pyarrow", "httpx", "transformers", "rich"]),
-        ("pipeline.prompts.stage", ["torch", "hydra", "httpx", "transformers"]),
-        ("pipeline.generate.stage", ["torch", "hydra", "transformers"]),
-        ("pipeline.reconstruct.stage", ["torch", "hydra", "httpx"]),
-        ("pipeline.audit.stage", ["torch", "hydra", "httpx"]),
-        ("pipeline.gate.stage", ["torch", "hydra", "httpx", "pyarrow", "transformers"]),
-        ("pipeline.export.stage", ["hydra", "httpx"]),
+        ("pipeline.stages.prompts.stage", ["torch", "hydra", "httpx", "transformers"]),
+        ("pipeline.stages.generate.stage", ["torch", "hydra", "transformers"]),
+        ("pipeline.stages.reconstruct.stage", ["torch", "hydra", "httpx"]),
+        ("pipeline.stages.audit.stage", ["torch", "hydra", "httpx"]),
+        ("pipeline.stages.gate.stage", ["torch", "hydra", "httpx", "pyarrow", "transformers"]),
+        ("pipeline.stages.export.stage", ["hydra", "httpx"]),
     ],
 )
 def test_a_light_command_starts_without_heavy_libraries(module: str, heavy: list[str]) -> None:
@@ -119,9 +124,12 @@ def test_a_light_command_starts_without_heavy_libraries(module: str, heavy: list
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_stage_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     """DVC killed with SIGKILL cannot end its stage, which would go on spending: the stage follows by itself."""
-    stage = "from pipeline.runner import follow_parent; import os, time; follow_parent(); print(os.getpid(), flush=True); time.sleep(600)"
+    stage = "from pipeline.core.process.runner import follow_parent; import os, time; follow_parent(); print(os.getpid(), flush=True); time.sleep(600)"
     parent = subprocess.Popen(
-        [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {stage!r}])"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {stage!r}])"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
@@ -135,10 +143,14 @@ def test_a_stage_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_stage_ends_with_the_dvc_behind_a_shell_that_waits_for_it() -> None:
     """dash runs the stage as its child, and lives on when DVC is killed."""
-    stage = "from pipeline.runner import follow_parent; import os, time; follow_parent(); print(os.getpid(), flush=True); time.sleep(600)"
+    stage = "from pipeline.core.process.runner import follow_parent; import os, time; follow_parent(); print(os.getpid(), flush=True); time.sleep(600)"
     dvc = "import subprocess, sys; subprocess.run(['/bin/sh', '-c', '\"$@\"; true', 'sh', sys.executable, '-c', sys.argv[1]])"
     with subprocess.Popen(
-        [sys.executable, "-c", dvc, stage], cwd=ROOT, env={**os.environ, "DVC_STAGE": "train", "SHELL": ""}, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", dvc, stage],
+        cwd=ROOT,
+        env={**os.environ, "DVC_STAGE": "train", "SHELL": ""},
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         child = int(process.stdout.readline())
@@ -152,7 +164,7 @@ _ORPHAN = """
 import os, sys, time
 while os.getppid() == int(sys.argv[1]):
     time.sleep(0.01)
-from pipeline.runner import follow_parent
+from pipeline.core.process.runner import follow_parent
 parent = os.getppid()
 print(open(f"/proc/{parent}/comm").read().strip() if parent != 1 else "init", flush=True)
 follow_parent()
@@ -163,11 +175,25 @@ print("lives on")
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("by_dvc", [True, False])
-def test_a_stage_whose_dvc_died_before_it_could_follow_ends_and_one_that_a_person_let_go_of_does_not(by_dvc: bool) -> None:
+def test_a_stage_whose_dvc_died_before_it_could_follow_ends_and_one_that_a_person_let_go_of_does_not(
+    by_dvc: bool,
+) -> None:
     """A stage takes a moment to load, in which DVC may be killed."""
     parent = f"import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', {_ORPHAN!r}, str(os.getpid())])"
-    environment = {**os.environ, "DVC_STAGE": "train"} if by_dvc else {name: value for name, value in os.environ.items() if name != "DVC_STAGE"}
-    done = subprocess.run([sys.executable, "-c", parent], cwd=ROOT, env=environment, start_new_session=True, stdout=subprocess.PIPE, text=True, check=True)
+    environment = (
+        {**os.environ, "DVC_STAGE": "train"}
+        if by_dvc
+        else {name: value for name, value in os.environ.items() if name != "DVC_STAGE"}
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", parent],
+        cwd=ROOT,
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     taken_in_by, *said = done.stdout.splitlines()  # to the end of the pipe, which the orphan has as well
     if taken_in_by not in ("init", "systemd"):
         pytest.skip(f"orphans are taken in by {taken_in_by} here")
@@ -176,7 +202,7 @@ def test_a_stage_whose_dvc_died_before_it_could_follow_ends_and_one_that_a_perso
 
 @pytest.mark.skipif(sys.platform != "linux", reason="by the kernel's signal")
 def test_a_stage_whose_parent_died_while_it_was_starting_ends_as_well() -> None:
-    script = "import os; from pipeline.runner import follow_parent; follow_parent(os.getppid() + 1)"
+    script = "import os; from pipeline.core.process.runner import follow_parent; follow_parent(os.getppid() + 1)"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 128 + signal.SIGTERM
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import TokenizerError
-from pipeline.probe import main, seam_lines
-from pipeline.tokens import Tokenizer
+from pipeline.commands.probe import main, seam_lines
+from pipeline.core.errors import TokenizerError
+from pipeline.model.tokenizer.loading import Tokenizer
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
@@ -47,7 +47,9 @@ def other_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
     ids=["ordinary id", "beyond", "digest"],
 )
-def test_a_wrong_target_is_named_after_everything_is_shown(other_conf: Path, capsys: pytest.CaptureFixture[str], found: str, put: str, complaint: str) -> None:
+def test_a_wrong_target_is_named_after_everything_is_shown(
+    other_conf: Path, capsys: pytest.CaptureFixture[str], found: str, put: str, complaint: str
+) -> None:
     text = other_conf.read_text()
     assert found in text
     other_conf.write_text(text.replace(found, put))
@@ -60,7 +62,12 @@ def test_the_command_ends_with_two_on_a_fault(other_conf: Path) -> None:
     other_conf.write_text(other_conf.read_text().replace('"<think>": 163606', '"<think>": 163608'))
     command = [sys.executable, "-m", "pipeline", "probe", "--target", "kimi_k25"]
     done = subprocess.run(
-        command, cwd=other_conf.parents[2], env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
+        command,
+        cwd=other_conf.parents[2],
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2, done.stderr
     assert "163608 is '<|reserved_token_163608|>'" in done.stderr

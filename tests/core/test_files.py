@@ -13,10 +13,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.artifacts import read_json, read_jsonl, read_model, scratch_folder, sha256_folder, to_json, write_json, write_jsonl, writing, writing_folder
-from pipeline.errors import ArtifactError, DiskError, InputError
-from pipeline.schema.responses import Failure
-from pipeline.tables import read_rows, versioned, write_rows
+from pipeline.core.errors import ArtifactError, DiskError, InputError
+from pipeline.core.files import (
+    read_json,
+    read_jsonl,
+    read_model,
+    scratch_folder,
+    sha256_folder,
+    to_json,
+    write_json,
+    write_jsonl,
+    writing,
+    writing_folder,
+)
+from pipeline.core.tables import read_rows, versioned, write_rows
+from pipeline.formats.schema.responses import Failure
 from tests.conftest import ROOT
 from tests.namespaces import mounting
 
@@ -29,7 +40,9 @@ def leftovers(folder: Path) -> list[str]:
 
 @settings(deadline=None, max_examples=50)
 @given(old=st.binary(max_size=64), new=st.lists(st.binary(max_size=64), max_size=5), fails_at=st.integers(0, 5))
-def test_a_reader_sees_the_old_bytes_or_the_new_ones(tmp_path_factory: pytest.TempPathFactory, old: bytes, new: list[bytes], fails_at: int) -> None:
+def test_a_reader_sees_the_old_bytes_or_the_new_ones(
+    tmp_path_factory: pytest.TempPathFactory, old: bytes, new: list[bytes], fails_at: int
+) -> None:
     path = tmp_path_factory.mktemp("atomic") / "file"
     path.write_bytes(old)
     try:
@@ -63,14 +76,16 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_killed_process_leaves_no_file_that_looks_whole(tmp_path: Path) -> None:
     script = f"""
         import os, pathlib
-        from pipeline.artifacts import writing
+        from pipeline.core.files import writing
         with writing(pathlib.Path({str(tmp_path / "file")!r})) as file:
             file.write(b"half")
             file.flush()
             print("now", flush=True)
             os.read(0, 1)
     """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     assert process.stdin is not None
     assert process.stdout.readline() == b"now\n"
@@ -87,9 +102,9 @@ def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> No
     script = """
         import os, pathlib, sys
         import pyarrow as pa
-        from pipeline.artifacts import write_bytes, write_jsonl, writing_folder
-        from pipeline.errors import AerieError
-        from pipeline.tables import write_batches
+        from pipeline.core.files import write_bytes, write_jsonl, writing_folder
+        from pipeline.core.errors import AerieError
+        from pipeline.core.tables import write_batches
         disk = pathlib.Path(sys.argv[1])
         try:
             write_jsonl(disk / "rows.jsonl", ({"text": "x" * 1000} for _ in range(1000)))
@@ -122,7 +137,9 @@ def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> No
         rows
         == f"DiskError {tmp_path}/disk/rows.jsonl: the disk is full (0 bytes are left in {tmp_path}/disk); nothing was written there: free some space and run again"
     )
-    assert within.startswith(f"DiskError {tmp_path}/disk/folder/big: the disk is full (0 bytes are left in {tmp_path}/disk/folder)")
+    assert within.startswith(
+        f"DiskError {tmp_path}/disk/folder/big: the disk is full (0 bytes are left in {tmp_path}/disk/folder)"
+    )
     assert folder.startswith(f"DiskError {tmp_path}/disk/folder: the disk is full")
     assert batches.startswith(f"DiskError {tmp_path}/disk/rows.parquet: the disk is full")
     assert left == "left []"
@@ -130,7 +147,10 @@ def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> No
 
 def test_temporary_files_without_a_place_are_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(DiskError, match="x: the disk is full; free some space, or set TMPDIR"), scratch_folder() as folder:
+    with (
+        pytest.raises(DiskError, match="x: the disk is full; free some space, or set TMPDIR"),
+        scratch_folder() as folder,
+    ):
         raise DiskError(f"{folder}/x: the disk is full; free some space")
     with pytest.raises(DiskError, match=r"^out: the disk is full$"), scratch_folder():
         raise DiskError("out: the disk is full")
@@ -175,7 +195,9 @@ def test_a_document_of_another_shape_is_refused(tmp_path: Path) -> None:
 @settings(deadline=None)
 @given(
     st.recursive(
-        st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20
+        st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=20,
     )
 )
 def test_equal_values_give_equal_bytes_whatever_the_order_of_keys(value: object) -> None:
@@ -202,10 +224,15 @@ def test_an_empty_table_is_a_table(tmp_path: Path) -> None:
     ("other", "says"),
     [
         (versioned([pa.field("id", pa.string())], "numbers", 1), r"lacks the columns \['n'\]; it has \['id'\]"),
-        (versioned([pa.field("id", pa.string()), pa.field("n", pa.string())], "numbers", 1), "n is string, needed int32"),
+        (
+            versioned([pa.field("id", pa.string()), pa.field("n", pa.string())], "numbers", 1),
+            "n is string, needed int32",
+        ),
     ],
 )
-def test_a_table_that_does_not_fit_says_what_it_has_and_what_is_needed(tmp_path: Path, other: pa.Schema, says: str) -> None:
+def test_a_table_that_does_not_fit_says_what_it_has_and_what_is_needed(
+    tmp_path: Path, other: pa.Schema, says: str
+) -> None:
     write_rows(tmp_path / "a.parquet", other, [])
     with pytest.raises(InputError, match=says):
         list(read_rows(tmp_path / "a.parquet", TABLE))

@@ -10,20 +10,21 @@ from typing import Any
 
 import pytest
 
-from pipeline import syntax
-from pipeline.errors import ConfigError
-from pipeline.fingerprint import ROOTS, closure, fingerprints, modules, read_pins
-from pipeline.stages import STAGES
+from pipeline.core import syntax
+from pipeline.core.errors import ConfigError
+from pipeline.core.fingerprint import ROOTS, closure, fingerprints, modules, read_pins
+from pipeline.graph import STAGES
 from tests.conftest import ROOT
 
 SMALL = {
     "pipeline/__init__.py": "",
-    "pipeline/runner.py": "",
+    "pipeline/core/process/runner.py": "",
+    "pipeline/stages/__init__.py": "",
     "pipeline/helper.py": "def twice(x):\n    return 2 * x\n",
-    "pipeline/a/__init__.py": "",
-    "pipeline/a/stage.py": "from pipeline.helper import twice\n",
-    "pipeline/b/__init__.py": "",
-    "pipeline/b/stage.py": "import orjson\n",
+    "pipeline/stages/a/__init__.py": "",
+    "pipeline/stages/a/stage.py": "from pipeline.helper import twice\n",
+    "pipeline/stages/b/__init__.py": "",
+    "pipeline/stages/b/stage.py": "import orjson\n",
     "requirements.lock": "orjson==1.0\nnumpy==2.0\n",
 }
 
@@ -51,47 +52,59 @@ def changed(root: Path, name: str, text: str) -> set[str]:
     [
         ("pipeline/helper.py", "def twice(x):\n    return 3 * x\n", {"a"}),
         ("pipeline/helper.py", "# a comment\ndef twice(x):\n    'A docstring.'\n    return (2  *  x)\n", set()),
-        ("pipeline/helper.py", "import typing\nif typing.TYPE_CHECKING:\n    import numpy\ndef twice(x):\n    return 2 * x\n", {"a"}),
-        ("pipeline/b/stage.py", "import orjson\nimport numpy\n", {"b"}),
-        ("pipeline/b/stage.py", "import orjson\ndef f():\n    from ..helper import twice\n", {"b"}),
-        ("pipeline/runner.py", "x = 1\n", {"a", "b"}),
-        ("pipeline/a/template.html", "<p>", {"a"}),
+        (
+            "pipeline/helper.py",
+            "import typing\nif typing.TYPE_CHECKING:\n    import numpy\ndef twice(x):\n    return 2 * x\n",
+            {"a"},
+        ),
+        ("pipeline/stages/b/stage.py", "import orjson\nimport numpy\n", {"b"}),
+        ("pipeline/stages/b/stage.py", "import orjson\ndef f():\n    from ...helper import twice\n", {"b"}),
+        ("pipeline/core/process/runner.py", "x = 1\n", {"a", "b"}),
+        ("pipeline/stages/a/template.html", "<p>", {"a"}),
         ("pipeline/unused.py", "x = 1\n", set()),
         ("requirements.lock", "orjson==1.1\nnumpy==2.0\n", {"b"}),
         ("requirements.lock", "orjson==1.0\nnumpy==2.1\n", set()),
     ],
 )
-def test_a_change_moves_exactly_the_stages_that_can_see_it(package: Path, name: str, text: str, stages: set[str]) -> None:
+def test_a_change_moves_exactly_the_stages_that_can_see_it(
+    package: Path, name: str, text: str, stages: set[str]
+) -> None:
     assert changed(package, name, text) == stages
 
 
 def test_an_import_in_a_function_or_relative_or_of_a_name_is_followed(package: Path) -> None:
-    (package / "pipeline/a/stage.py").write_text("def f():\n    from .. import helper\n")
-    assert "pipeline.helper" in closure(modules(package), ["pipeline.a.stage"])
-    (package / "pipeline/a/stage.py").write_text("import pipeline.helper as h\n")
-    assert "pipeline.helper" in closure(modules(package), ["pipeline.a.stage"])
+    (package / "pipeline/stages/a/stage.py").write_text("def f():\n    from ... import helper\n")
+    assert "pipeline.helper" in closure(modules(package), ["pipeline.stages.a.stage"])
+    (package / "pipeline/stages/a/stage.py").write_text("import pipeline.helper as h\n")
+    assert "pipeline.helper" in closure(modules(package), ["pipeline.stages.a.stage"])
 
 
 def test_a_type_checking_import_is_not_an_input(package: Path) -> None:
-    (package / "pipeline/a/stage.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pipeline.helper\n")
-    assert "pipeline.helper" not in closure(modules(package), ["pipeline.a.stage"])
+    (package / "pipeline/stages/a/stage.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pipeline.helper\n"
+    )
+    assert "pipeline.helper" not in closure(modules(package), ["pipeline.stages.a.stage"])
 
 
-@pytest.mark.parametrize("call", ["importlib.import_module('pipeline.helper')", "exec('import os')", "eval('1')", "__import__('os')"])
+@pytest.mark.parametrize(
+    "call", ["importlib.import_module('pipeline.helper')", "exec('import os')", "eval('1')", "__import__('os')"]
+)
 def test_a_call_that_hides_an_import_is_refused_with_its_line(package: Path, call: str) -> None:
-    (package / "pipeline/a/stage.py").write_text(f"import importlib\n{call}\n")
+    (package / "pipeline/stages/a/stage.py").write_text(f"import importlib\n{call}\n")
     with pytest.raises(ConfigError, match=r"a/stage\.py:2: .*hides an import"):
         fingerprints(package, ["a"])
 
 
 def test_the_eval_mode_of_a_model_hides_nothing(package: Path) -> None:
-    (package / "pipeline/a/stage.py").write_text("def f(model):\n    model.eval()\n")
+    (package / "pipeline/stages/a/stage.py").write_text("def f(model):\n    model.eval()\n")
     assert fingerprints(package, ["a"])
 
 
 def test_a_library_that_is_not_pinned_is_refused(package: Path) -> None:
-    (package / "pipeline/a/stage.py").write_text("import unheard_of\n")
-    with pytest.raises(ConfigError, match=r"pipeline\.a\.stage imports 'unheard_of', which requirements\.lock does not pin"):
+    (package / "pipeline/stages/a/stage.py").write_text("import unheard_of\n")
+    with pytest.raises(
+        ConfigError, match=r"pipeline\.a\.stage imports 'unheard_of', which requirements\.lock does not pin"
+    ):
         fingerprints(package, ["a"])
 
 
@@ -102,7 +115,9 @@ def test_a_lock_line_without_a_version_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def noting(package: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[dict[str, dict[str, object]], list[str]]]:
+def noting(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], tuple[dict[str, dict[str, object]], list[str]]]:
     """Take the fingerprints as a new process does; give them, and the files that were parsed."""
     parsed: list[str] = []
 
@@ -135,8 +150,21 @@ def test_a_process_parses_only_what_changed_since_an_earlier_one(package: Path, 
             noting()
 
 
-@pytest.mark.parametrize("note", [b"", b"[]", b"null", b'{"code": null}', b'{"facts": 1, "code": "CODE"}', b'{"code": "CODE", "facts": {"x": []}}', b"OTHER"])
-def test_a_note_that_is_damaged_or_of_other_code_says_nothing(package: Path, noting: Callable[[], Any], note: bytes) -> None:
+@pytest.mark.parametrize(
+    "note",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'{"code": null}',
+        b'{"facts": 1, "code": "CODE"}',
+        b'{"code": "CODE", "facts": {"x": []}}',
+        b"OTHER",
+    ],
+)
+def test_a_note_that_is_damaged_or_of_other_code_says_nothing(
+    package: Path, noting: Callable[[], Any], note: bytes
+) -> None:
     wanted = noting()
     (file,) = (package / "pipeline/__pycache__").iterdir()
     code = syntax._CODE.encode()
@@ -144,7 +172,9 @@ def test_a_note_that_is_damaged_or_of_other_code_says_nothing(package: Path, not
     assert noting() == wanted
 
 
-def test_nothing_is_noted_where_python_notes_nothing(package: Path, noting: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_noted_where_python_notes_nothing(
+    package: Path, noting: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     noting()
     assert list((package / "pipeline/__pycache__").iterdir()) == []
@@ -158,7 +188,7 @@ LOADED = """
 import importlib, json, sys
 found = {}
 for stage in sys.argv[1:]:
-    for name in ["pipeline.runner", f"pipeline.{stage}.stage"]:
+    for name in ["pipeline.core.process.runner", f"pipeline.stages.{stage}.stage"]:
         importlib.import_module(name)
     found[stage] = [name for name in sys.modules if name.split(".")[0] == "pipeline"]
     for name in found[stage]:  # the next stage loads all of ours anew; other packages, which take the time, stay
@@ -170,7 +200,13 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, list[str]]:
     """Modules of ours that Python loads for each stage, in a process of their own."""
-    done = subprocess.run([sys.executable, "-c", LOADED, *(stage.name for stage in STAGES)], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *(stage.name for stage in STAGES)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     found: dict[str, list[str]] = json.loads(done.stdout)
     return found
 
@@ -179,8 +215,8 @@ def loaded() -> dict[str, list[str]]:
 @pytest.mark.parametrize("stage", [stage.name for stage in STAGES])
 def test_what_a_stage_loads_lies_in_its_closure(stage: str, loaded: dict[str, list[str]]) -> None:
     """Python's own record of loaded modules is the witness that the static walk forgets nothing."""
-    assert f"pipeline.{stage}.stage" in loaded[stage]
-    assert set(loaded[stage]) <= set(closure(modules(ROOT), [*ROOTS, f"pipeline.{stage}.stage"]))
+    assert f"pipeline.stages.{stage}.stage" in loaded[stage]
+    assert set(loaded[stage]) <= set(closure(modules(ROOT), [*ROOTS, f"pipeline.stages.{stage}.stage"]))
 
 
 def test_every_shipped_stage_has_a_fingerprint_with_pinned_libraries() -> None:

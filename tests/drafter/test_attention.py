@@ -6,13 +6,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
-from pipeline.eagle3.attention import causal_diagonal, plan_blocks
+from pipeline.drafter.attention import causal_diagonal, plan_blocks
 
 pytestmark = pytest.mark.slow
 
 
 def dense(
-    q: torch.Tensor, k0: torch.Tensor, v0: torch.Tensor, diagonals: list[tuple[torch.Tensor, torch.Tensor]], document: torch.Tensor, queries: torch.Tensor
+    q: torch.Tensor,
+    k0: torch.Tensor,
+    v0: torch.Tensor,
+    diagonals: list[tuple[torch.Tensor, torch.Tensor]],
+    document: torch.Tensor,
+    queries: torch.Tensor,
 ) -> torch.Tensor:
     """The same by a mask over all keys: step-0 keys up to the own row in the own document, later ones only at the own row."""
     place = torch.arange(len(document))
@@ -20,14 +25,22 @@ def dense(
     masks = [causal] + [torch.eye(len(queries), dtype=torch.bool)] * len(diagonals)
     keys = torch.cat([k0, *[key for key, _ in diagonals]], 1)
     values = torch.cat([v0, *[value for _, value in diagonals]], 1)
-    return scaled_dot_product_attention(q[None], keys[None], values[None], torch.cat(masks, 1)[None, None], scale=0.3, enable_gqa=True)[0]
+    return scaled_dot_product_attention(
+        q[None], keys[None], values[None], torch.cat(masks, 1)[None, None], scale=0.3, enable_gqa=True
+    )[0]
 
 
 @settings(deadline=None, max_examples=40)
 @given(
-    st.lists(st.integers(1, 40), min_size=1, max_size=5), st.integers(0, 3), st.sampled_from([(4, 4), (4, 2), (3, 1)]), st.integers(1, 50), st.integers(0, 99)
+    st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    st.integers(0, 3),
+    st.sampled_from([(4, 4), (4, 2), (3, 1)]),
+    st.integers(1, 50),
+    st.integers(0, 99),
 )
-def test_values_and_gradients_equal_the_dense_mask(lengths: list[int], steps: int, heads: tuple[int, int], block: int, seed: int) -> None:
+def test_values_and_gradients_equal_the_dense_mask(
+    lengths: list[int], steps: int, heads: tuple[int, int], block: int, seed: int
+) -> None:
     generator = torch.Generator().manual_seed(seed)
     document = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
     total = len(document)
@@ -53,7 +66,14 @@ def test_values_and_gradients_equal_the_dense_mask(lengths: list[int], steps: in
 
 def test_scores_far_beyond_exp_do_not_overflow() -> None:
     q, k = torch.full((1, 4, 8), 50.0), torch.full((1, 4, 8), 50.0)
-    out = causal_diagonal(q, k, torch.ones(1, 4, 8), [(k, torch.ones(1, 4, 8))], plan_blocks(torch.zeros(4, dtype=torch.int64), torch.arange(4)), 1.0)
+    out = causal_diagonal(
+        q,
+        k,
+        torch.ones(1, 4, 8),
+        [(k, torch.ones(1, 4, 8))],
+        plan_blocks(torch.zeros(4, dtype=torch.int64), torch.arange(4)),
+        1.0,
+    )
     torch.testing.assert_close(out, torch.ones(1, 4, 8))
 
 

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.artifacts import read_json, write_json
-from pipeline.eagle3.checkpoint import load_drafter, save_drafter
-from pipeline.eagle3.vocabulary import choose_vocabulary, vocabulary_of
-from pipeline.errors import ArtifactError, ConfigError
+from pipeline.core.errors import ArtifactError, ConfigError
+from pipeline.core.files import read_json, write_json
+from pipeline.drafter.checkpoint import load_drafter, save_drafter
+from pipeline.drafter.vocabulary import choose_vocabulary, vocabulary_of
 from tests.tiny import random_drafter
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,9 @@ def test_more_draft_ids_than_tokens_are_refused() -> None:
 def test_a_checkpoint_comes_back_to_the_last_bit(tmp_path: Path) -> None:
     drafter = random_drafter()
     loaded = load(tmp_path / "c", drafter.state_dict())
-    assert {n: t.tolist() for n, t in loaded.state_dict().items()} == {n: t.tolist() for n, t in drafter.state_dict().items()}
+    assert {n: t.tolist() for n, t in loaded.state_dict().items()} == {
+        n: t.tolist() for n, t in drafter.state_dict().items()
+    }
 
 
 def test_absolute_ids_in_the_place_of_offsets_are_refused() -> None:
@@ -80,7 +82,10 @@ def test_a_checkpoint_without_its_map_is_refused(tmp_path: Path) -> None:
 def test_a_map_of_another_size_or_type_than_the_config_says_is_refused(tmp_path: Path) -> None:
     saved = tensors()
     fewer = saved["d2t"][:10] + torch.arange(10)
-    other = {"d2t": saved["d2t"][:10], "t2d": torch.zeros(300, dtype=torch.bool).index_fill_(0, fewer, value=True)}  # its halves fit each other
+    other = {
+        "d2t": saved["d2t"][:10],
+        "t2d": torch.zeros(300, dtype=torch.bool).index_fill_(0, fewer, value=True),
+    }  # its halves fit each other
     with pytest.raises(ArtifactError, match=r"d2t is torch.int64 \[10\]; config.json needs torch.int64 \[50\]"):
         load(tmp_path / "a", saved | other)
     with pytest.raises(ArtifactError, match=r"d2t is torch.float32 \[50\]"):
@@ -91,12 +96,17 @@ def test_a_map_of_another_size_or_type_than_the_config_says_is_refused(tmp_path:
 
 def test_a_name_that_the_config_does_not_know_and_a_wrong_shape_are_both_listed(tmp_path: Path) -> None:
     saved = {**tensors(), "midlayer.extra.weight": torch.zeros(3), "fc.weight": torch.zeros(32, 95)}
-    with pytest.raises(ArtifactError, match=r"fc.weight: file \[32, 95\], config \[32, 96\]; midlayer.extra.weight: file \[3\], config None"):
+    with pytest.raises(
+        ArtifactError,
+        match=r"fc.weight: file \[32, 95\], config \[32, 96\]; midlayer.extra.weight: file \[3\], config None",
+    ):
         load(tmp_path / "c", saved)
 
 
 def test_a_drafter_of_another_target_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=f"made for target 'tiny' \\({TARGET[:16]}\\); this build's target is {'u' * 16}"):
+    with pytest.raises(
+        ArtifactError, match=f"made for target 'tiny' \\({TARGET[:16]}\\); this build's target is {'u' * 16}"
+    ):
         load(tmp_path / "c", tensors(), "u" * 64)
 
 
@@ -121,10 +131,19 @@ def test_each_row_of_the_head_says_the_token_that_the_map_gives_it(tmp_path: Pat
         ({"num_kv_heads": 3}, "3 key heads"),
         ({"hidden_size": 0}, "hidden_size: Input should be greater than or equal to 1"),
         ({"draft_vocab_size": 301}, "draft_vocab_size is 301, vocab_size 300"),
-        ({"layer_ids": [2, 4, 9]}, r"layer_ids \[2, 4, 9\] are not three ascending ids from 0 to target_layers, which is 8"),
+        (
+            {"layer_ids": [2, 4, 9]},
+            r"layer_ids \[2, 4, 9\] are not three ascending ids from 0 to target_layers, which is 8",
+        ),
         ({"rope_parameters": {"rope_type": "yarn"}}, "at least rope_type and rope_theta are needed"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}}, "transformers makes no layer of its config.json: .*factor"),
-        ({"rope_parameters": {"rope_type": "none", "rope_theta": 1.0}}, "transformers makes no layer of its config.json: 'none'"),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}},
+            "transformers makes no layer of its config.json: .*factor",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "none", "rope_theta": 1.0}},
+            "transformers makes no layer of its config.json: 'none'",
+        ),
     ],
 )
 def test_a_config_that_no_drafter_has_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:

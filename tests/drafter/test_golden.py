@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.eagle3.chain import DraftCache, extend
-from pipeline.eagle3.checkpoint import assemble
-from pipeline.eagle3.config import DrafterConfig
-from pipeline.eagle3.drafter import Drafter
-from pipeline.eagle3.losses import Teacher, head_loss
-from pipeline.eagle3.objective import placed
-from pipeline.eagle3.unroll import Pack, plan_unroll, unroll
-from pipeline.models import capturing, open_ends, open_model
-from pipeline.tensors import load_tensors
+from pipeline.core.tensors import load_tensors
+from pipeline.drafter.chain import DraftCache, extend
+from pipeline.drafter.checkpoint import assemble
+from pipeline.drafter.config import DrafterConfig
+from pipeline.drafter.drafter import Drafter
+from pipeline.drafter.losses import Teacher, head_loss
+from pipeline.drafter.objective import placed
+from pipeline.drafter.unroll import Pack, plan_unroll, unroll
+from pipeline.model.weights import capturing, open_ends, open_model
 from tests.conftest import SHARED
 
 pytestmark = pytest.mark.slow
@@ -44,9 +44,14 @@ def drafter() -> Drafter:
 
 
 def pack(case: Case, names: list[str]) -> Pack:
-    parts = {key: torch.cat([case[f"{name}.{key}"] for name in names]) for key in ("input_ids", "aux_hidden", "last_hidden_prenorm", "loss_mask")}
+    parts = {
+        key: torch.cat([case[f"{name}.{key}"] for name in names])
+        for key in ("input_ids", "aux_hidden", "last_hidden_prenorm", "loss_mask")
+    }
     lengths = tuple(len(case[f"{name}.input_ids"]) for name in names)
-    return Pack(parts["input_ids"], parts["aux_hidden"], parts["last_hidden_prenorm"], parts["loss_mask"].float(), lengths)
+    return Pack(
+        parts["input_ids"], parts["aux_hidden"], parts["last_hidden_prenorm"], parts["loss_mask"].float(), lengths
+    )
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -61,7 +66,9 @@ def test_states_of_the_target_are_the_golden_ones(case: Case, name: str) -> None
 
 
 @pytest.mark.parametrize("names", [[name] for name in DOCUMENTS] + ([DOCUMENTS] if DOCUMENTS else []))
-def test_logits_of_every_step_are_the_golden_ones_alone_and_packed(case: Case, drafter: Drafter, names: list[str]) -> None:
+def test_logits_of_every_step_are_the_golden_ones_alone_and_packed(
+    case: Case, drafter: Drafter, names: list[str]
+) -> None:
     packed = pack(case, names)
     plan = plan_unroll(packed, STEPS, every_row=True)
     for step, hidden in enumerate(unroll(drafter, packed.aux, plan)):
@@ -72,20 +79,36 @@ def test_logits_of_every_step_are_the_golden_ones_alone_and_packed(case: Case, d
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_chain_drafting_with_a_cache_over_the_true_tokens_gives_the_logits_of_each_step(case: Case, drafter: Drafter, name: str) -> None:
+def test_chain_drafting_with_a_cache_over_the_true_tokens_gives_the_logits_of_each_step(
+    case: Case, drafter: Drafter, name: str
+) -> None:
     token_ids, aux = case[f"{name}.input_ids"], case[f"{name}.aux_hidden"]
     length = len(token_ids)
     for row in range(length - 1):
         cache = DraftCache()
         places = torch.arange(row + 1)[None]
-        hidden = extend(drafter, cache, drafter.fuse(aux[None, : row + 1]), token_ids[None, 1 : row + 2], places, torch.ones_like(places, dtype=torch.bool))[
-            :, -1:
-        ]
+        hidden = extend(
+            drafter,
+            cache,
+            drafter.fuse(aux[None, : row + 1]),
+            token_ids[None, 1 : row + 2],
+            places,
+            torch.ones_like(places, dtype=torch.bool),
+        )[:, -1:]
         for step in range(min(STEPS, length - 1 - row)):
             if step:
                 place = torch.tensor([[row + step]])
-                hidden = extend(drafter, cache, hidden, token_ids[None, row + 1 + step : row + 2 + step], place, torch.ones_like(place, dtype=torch.bool))
-            torch.testing.assert_close(drafter.logits(hidden)[0, 0], case[f"{name}.draft_logits.step{step}"][row], atol=TOLERANCE, rtol=0)
+                hidden = extend(
+                    drafter,
+                    cache,
+                    hidden,
+                    token_ids[None, row + 1 + step : row + 2 + step],
+                    place,
+                    torch.ones_like(place, dtype=torch.bool),
+                )
+            torch.testing.assert_close(
+                drafter.logits(hidden)[0, 0], case[f"{name}.draft_logits.step{step}"][row], atol=TOLERANCE, rtol=0
+            )
 
 
 @pytest.mark.parametrize("decay", [1.0, 0.8] if DOCUMENTS else [])
@@ -99,7 +122,10 @@ def test_the_loss_and_its_gradient_are_speculators_own(case: Case, drafter: Draf
     for step, hidden in enumerate(unroll(drafter, packed.aux, plan)):
         supervised = plan.supervised[step]
         assert len(supervised.queries) == golden[f"full_acc_{step}_total"]
-        laid, weights = (placed(rows, supervised.teacher, len(plan.teacher_rows))[:, None] for rows in (hidden[supervised.queries], supervised.weights))
+        laid, weights = (
+            placed(rows, supervised.teacher, len(plan.teacher_rows))[:, None]
+            for rows in (hidden[supervised.queries], supervised.weights)
+        )
         part = head_loss(drafter.norm(laid), drafter.lm_head.weight, teacher, weights, "kl").loss
         part = part * decay**step / len(supervised.queries)
         assert part.item() == pytest.approx(golden[f"loss_{step}_sum"], abs=TOLERANCE)

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from pipeline.eagle3 import losses
-from pipeline.eagle3.choices import Choices
-from pipeline.eagle3.losses import LossKind, Teacher, full_argmax, full_logsumexp, head_loss
+from pipeline.drafter import losses
+from pipeline.drafter.losses import LossKind, Teacher, full_argmax, full_logsumexp, head_loss
+from pipeline.drafter.target_argmax import Choices
 
 pytestmark = pytest.mark.slow
 
@@ -19,19 +19,30 @@ def draw(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch
     return hidden, head, torch.randn(ROWS, WIDTH, generator=generator), torch.randn(VOCAB, WIDTH, generator=generator)
 
 
-def plain(kind: LossKind, hidden: torch.Tensor, head: torch.Tensor, teacher: torch.Tensor, target_head: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+def plain(
+    kind: LossKind,
+    hidden: torch.Tensor,
+    head: torch.Tensor,
+    teacher: torch.Tensor,
+    target_head: torch.Tensor,
+    weights: torch.Tensor,
+) -> torch.Tensor:
     q = torch.softmax(hidden @ head.T, -1)
     full = torch.softmax(teacher @ target_head.T, -1)[:, None, ::3][..., :DRAFT]
     p = torch.softmax((teacher @ target_head.T)[:, None, ::3][..., :DRAFT], -1)
     divergence = (p * (p.log() - q.log())).sum(-1)
     alpha = torch.minimum(full, q).sum(-1)
     weight = torch.exp(-alpha.detach())
-    return {"kl": divergence, "lk_alpha": -alpha.log(), "lk_lambda": weight * divergence + (1 - weight) * (1 - alpha)}[kind].flatten() @ weights.flatten()
+    return {"kl": divergence, "lk_alpha": -alpha.log(), "lk_lambda": weight * divergence + (1 - weight) * (1 - alpha)}[
+        kind
+    ].flatten() @ weights.flatten()
 
 
 @pytest.mark.parametrize("kind", ["kl", "lk_alpha", "lk_lambda"])
 @pytest.mark.parametrize("chunk", [1, 8, 1024])
-def test_loss_and_gradients_equal_the_formula_whatever_the_chunks(kind: LossKind, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_and_gradients_equal_the_formula_whatever_the_chunks(
+    kind: LossKind, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(losses, "CHUNK", chunk)
     hidden, head, teacher, target_head = draw()
     used = torch.arange(0, VOCAB, 3)[:DRAFT]
@@ -40,7 +51,11 @@ def test_loss_and_gradients_equal_the_formula_whatever_the_chunks(kind: LossKind
     found = head_loss(hidden, head, side, weights, kind)
     wanted = plain(kind, hidden, head, teacher, target_head, weights)
     torch.testing.assert_close(found.loss, wanted)
-    for mine, theirs in zip(torch.autograd.grad(found.loss * 0.7, [hidden, head]), torch.autograd.grad(wanted * 0.7, [hidden, head]), strict=True):
+    for mine, theirs in zip(
+        torch.autograd.grad(found.loss * 0.7, [hidden, head]),
+        torch.autograd.grad(wanted * 0.7, [hidden, head]),
+        strict=True,
+    ):
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-4)
 
 

@@ -5,17 +5,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.eagle3.chain import DraftCache, extend
-from pipeline.eagle3.drafter import Drafter
-from pipeline.eagle3.losses import Teacher, head_loss
-from pipeline.eagle3.objective import pack_loss
-from pipeline.eagle3.unroll import Pack, plan_unroll, unroll
+from pipeline.drafter.chain import DraftCache, extend
+from pipeline.drafter.drafter import Drafter
+from pipeline.drafter.losses import Teacher, head_loss
+from pipeline.drafter.objective import pack_loss
+from pipeline.drafter.unroll import Pack, plan_unroll, unroll
 from tests.tiny import VOCAB, WIDTH, part_of, random_drafter, random_pack
 
 pytestmark = pytest.mark.slow
 
 STEPS = 4
-SHAPES = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), min_size=1, max_size=5).filter(lambda shapes: any(p + c > 1 for p, c in shapes))
+SHAPES = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), min_size=1, max_size=5).filter(
+    lambda shapes: any(p + c > 1 for p, c in shapes)
+)
 
 
 def loss_sums(drafter: Drafter, pack: Pack, steps: int = STEPS) -> tuple[torch.Tensor, list[int]]:
@@ -36,7 +38,10 @@ def test_the_loss_mask_is_shifted_with_the_inputs() -> None:
     assert supervised == [[2, 3, 4], [1, 2, 3], [0, 1, 2]]
     for step, s in enumerate(plan.supervised):
         assert plan.teacher_rows[s.teacher].tolist() == [row + 1 + step for row in supervised[step]]
-        assert torch.equal(plan.next_ids[plan.embedded[step]][s.queries], pack.token_ids[plan.inputs[plan.queries][s.queries] + 1 + step])
+        assert torch.equal(
+            plan.next_ids[plan.embedded[step]][s.queries],
+            pack.token_ids[plan.inputs[plan.queries][s.queries] + 1 + step],
+        )
 
 
 def test_the_position_before_the_answer_gets_a_gradient_from_the_first_step() -> None:
@@ -47,7 +52,10 @@ def test_the_position_before_the_answer_gets_a_gradient_from_the_first_step() ->
     (hidden,) = unroll(drafter, aux, plan)
     row = plan.inputs[plan.queries].tolist().index(5)  # the last prompt token
     assert row in plan.supervised[0].queries.tolist()
-    teacher = Teacher(pack.last[plan.teacher_rows[plan.supervised[0].teacher[:1]]], torch.randn(50, WIDTH, generator=torch.Generator().manual_seed(9)))
+    teacher = Teacher(
+        pack.last[plan.teacher_rows[plan.supervised[0].teacher[:1]]],
+        torch.randn(50, WIDTH, generator=torch.Generator().manual_seed(9)),
+    )
     loss = head_loss(drafter.norm(hidden[[row], None]), drafter.lm_head.weight, teacher, torch.ones(1, 1), "kl").loss
     (grad,) = torch.autograd.grad(loss, aux)
     assert grad[5].abs().max() > 0
@@ -73,7 +81,11 @@ def test_nothing_of_one_conversation_reaches_another_in_its_pack() -> None:
     changed.token_ids[24:] = (changed.token_ids[24:] + 1) % VOCAB
     changed.aux[24:] -= 1
     middle = (plan.inputs[plan.queries] >= 13) & (plan.inputs[plan.queries] < 24)
-    for mine, theirs in zip(unroll(drafter, pack.aux, plan), unroll(drafter, changed.aux, plan_unroll(changed, STEPS, every_row=True)), strict=True):
+    for mine, theirs in zip(
+        unroll(drafter, pack.aux, plan),
+        unroll(drafter, changed.aux, plan_unroll(changed, STEPS, every_row=True)),
+        strict=True,
+    ):
         assert torch.equal(mine[middle], theirs[middle])
         assert not torch.equal(mine[~middle], theirs[~middle])
 
@@ -111,8 +123,12 @@ def test_leaving_out_rows_that_no_step_supervises_changes_nothing() -> None:
     drafter, pack = random_drafter(), random_pack([(20, 6), (1, 4)])
     few, every = plan_unroll(pack, STEPS), plan_unroll(pack, STEPS, every_row=True)
     assert len(few.queries) < len(every.queries)
-    for step, (mine, whole) in enumerate(zip(unroll(drafter, pack.aux, few), unroll(drafter, pack.aux, every), strict=True)):
-        torch.testing.assert_close(mine[few.supervised[step].queries], whole[every.supervised[step].queries], atol=1e-5, rtol=1e-5)
+    for step, (mine, whole) in enumerate(
+        zip(unroll(drafter, pack.aux, few), unroll(drafter, pack.aux, every), strict=True)
+    ):
+        torch.testing.assert_close(
+            mine[few.supervised[step].queries], whole[every.supervised[step].queries], atol=1e-5, rtol=1e-5
+        )
 
 
 @settings(deadline=None, max_examples=10)
@@ -125,13 +141,23 @@ def test_training_steps_equal_real_drafting_with_a_cache(prompt: int, completion
         for row in range(length - 1):
             cache, places = DraftCache(), torch.arange(row + 1)[None]
             hidden = extend(
-                drafter, cache, drafter.fuse(pack.aux[None, : row + 1]), pack.token_ids[None, 1 : row + 2], places, torch.ones_like(places, dtype=torch.bool)
+                drafter,
+                cache,
+                drafter.fuse(pack.aux[None, : row + 1]),
+                pack.token_ids[None, 1 : row + 2],
+                places,
+                torch.ones_like(places, dtype=torch.bool),
             )[:, -1:]
             for step in range(min(STEPS, length - 1 - row)):
                 if step:
                     place = torch.tensor([[row + step]])
                     hidden = extend(
-                        drafter, cache, hidden, pack.token_ids[None, row + 1 + step : row + 2 + step], place, torch.ones_like(place, dtype=torch.bool)
+                        drafter,
+                        cache,
+                        hidden,
+                        pack.token_ids[None, row + 1 + step : row + 2 + step],
+                        place,
+                        torch.ones_like(place, dtype=torch.bool),
                     )
                 torch.testing.assert_close(hidden[0, 0], steps[step][row], atol=2e-5, rtol=1e-4)
 

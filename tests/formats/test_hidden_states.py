@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.artifacts import read_json, write_json
-from pipeline.errors import AerieError, ArtifactError
-from pipeline.schema.hidden_index import INDEX
-from pipeline.schema.target import TargetRecord
-from pipeline.shards import HiddenStates, IndexRow, dequantize, folders_of_build, quantize
-from pipeline.tables import read_rows, write_rows
-from pipeline.tensors import load_tensors, save_tensors
+from pipeline.core.errors import AerieError, ArtifactError
+from pipeline.core.files import read_json, write_json
+from pipeline.core.tables import read_rows, write_rows
+from pipeline.core.tensors import load_tensors, save_tensors
+from pipeline.formats.hidden_states import HiddenStates, IndexRow, dequantize, folders_of_build, quantize
+from pipeline.formats.schema.hidden_index import INDEX
+from pipeline.formats.schema.target import TargetRecord
 from tests.tiny import ROWS, Build, random_rows
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,8 @@ def test_a_shard_cut_short_is_refused_and_not_read_as_zeros(folder: Path, lost: 
     data = shard(folder).read_bytes()
     shard(folder).write_bytes(data[:-lost])
     with pytest.raises(
-        ArtifactError, match=rf"shard-00000.safetensors: not a whole safetensors file \({len(data) - lost:,} bytes; its header announces {len(data):,}\)"
+        ArtifactError,
+        match=rf"shard-00000.safetensors: not a whole safetensors file \({len(data) - lost:,} bytes; its header announces {len(data):,}\)",
     ):
         HiddenStates(folder)
 
@@ -61,7 +62,9 @@ def test_an_index_that_reaches_beyond_its_shard_is_refused(folder: Path) -> None
 
 def test_an_index_whose_rows_overlap_is_refused(folder: Path) -> None:
     rewrite_index(folder, lambda rows: rows[0].update(length=rows[0]["length"] + 1))
-    with pytest.raises(ArtifactError, match=r"row 'short' begins at 49 of shard-00000.safetensors, the row before it ends at 50"):
+    with pytest.raises(
+        ArtifactError, match=r"row 'short' begins at 49 of shard-00000.safetensors, the row before it ends at 50"
+    ):
         HiddenStates(folder)
 
 
@@ -97,8 +100,12 @@ def test_a_shard_that_no_row_of_the_index_is_in_is_refused(folder: Path) -> None
         HiddenStates(folder)
 
 
-@pytest.mark.parametrize(("name", "dtype"), [("aux", torch.float16), ("last", torch.float64), ("token_ids", torch.int64)])
-def test_tensors_of_another_type_than_the_manifest_says_are_refused(folder: Path, name: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("aux", torch.float16), ("last", torch.float64), ("token_ids", torch.int64)]
+)
+def test_tensors_of_another_type_than_the_manifest_says_are_refused(
+    folder: Path, name: str, dtype: torch.dtype
+) -> None:
     tensors = load_tensors(shard(folder))
     save_tensors(shard(folder), {**tensors, name: tensors[name].to(dtype)})
     with pytest.raises(ArtifactError, match=rf"{name} is {dtype}; manifest.json \(dtype float32\) needs"):
@@ -108,7 +115,9 @@ def test_tensors_of_another_type_than_the_manifest_says_are_refused(folder: Path
 @pytest.mark.parametrize("layer_ids", [[2, 3, 99], [5, 4, 2], [2, 2, 5], [-1, 3, 5]])
 def test_a_manifest_with_layers_that_the_target_does_not_have_is_refused(folder: Path, layer_ids: list[int]) -> None:
     write_json(folder / "manifest.json", {**read_json(folder / "manifest.json"), "layer_ids": layer_ids})
-    with pytest.raises(ArtifactError, match=r"manifest.json: .*not three ascending ids from 0 to num_layers, which is 8"):
+    with pytest.raises(
+        ArtifactError, match=r"manifest.json: .*not three ascending ids from 0 to num_layers, which is 8"
+    ):
         HiddenStates(folder)
 
 
@@ -133,7 +142,10 @@ def test_a_missing_file_is_named(folder: Path, name: str) -> None:
 
 
 def test_float8_with_a_scale_for_each_token_and_layer_keeps_small_and_large_states(tmp_path: Path) -> None:
-    states = torch.randn(5, 12, generator=torch.Generator().manual_seed(0)) * torch.tensor([1e-4, 1e-1, 1.0, 1e3, 1e6])[:, None]
+    states = (
+        torch.randn(5, 12, generator=torch.Generator().manual_seed(0))
+        * torch.tensor([1e-4, 1e-1, 1.0, 1e3, 1e6])[:, None]
+    )
     states[2] = 0
     narrow, scales = quantize(states, 3)
     save_tensors(tmp_path / "t.safetensors", {"n": narrow, "s": scales})
@@ -145,8 +157,21 @@ def test_float8_with_a_scale_for_each_token_and_layer_keeps_small_and_large_stat
 
 
 def test_tensors_of_every_kind_come_back_as_they_were_and_equal_tensors_give_equal_bytes(tmp_path: Path) -> None:
-    kinds = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int64, torch.int32, torch.uint8, torch.bool]
-    tensors = {str(kind): torch.arange(6).reshape(2, 3).to(kind) for kind in kinds} | {"empty": torch.zeros(0, 4), "scalar": torch.tensor(3.0)}
+    kinds = [
+        torch.float64,
+        torch.float32,
+        torch.bfloat16,
+        torch.float16,
+        torch.float8_e4m3fn,
+        torch.int64,
+        torch.int32,
+        torch.uint8,
+        torch.bool,
+    ]
+    tensors = {str(kind): torch.arange(6).reshape(2, 3).to(kind) for kind in kinds} | {
+        "empty": torch.zeros(0, 4),
+        "scalar": torch.tensor(3.0),
+    }
     save_tensors(tmp_path / "a", tensors, {"b": "2", "a": "1"})
     save_tensors(tmp_path / "b", dict(reversed(tensors.items())), {"a": "1", "b": "2"})
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

@@ -12,14 +12,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.reconstruct_speed import PATTERN as KIMI_PATTERN
-from pipeline.compose import target_section
-from pipeline.errors import InputError, TokenizerError
-from pipeline.rendering import PromptRenderer
-from pipeline.schema.target import TargetRecord, TargetSpec, TokenizerSpec
-from pipeline.specials import make_record, open_tokenizer, special_token_faults
-from pipeline.target.config import TargetSection
-from pipeline.targets import open_target
-from pipeline.tokens import Tokenizer, load_tokenizer
+from pipeline.core.errors import InputError, TokenizerError
+from pipeline.formats.schema.target import TargetRecord, TargetSpec, TokenizerSpec
+from pipeline.model.rendering import PromptRenderer
+from pipeline.model.special_tokens import make_record, open_tokenizer, special_token_faults
+from pipeline.model.tokenizer.loading import Tokenizer, load_tokenizer
+from pipeline.project.compose import target_section
+from pipeline.project.targets import open_target
+from pipeline.stages.target.config import TargetSection
 from tests.conftest import ROOT, SHARED, shared_cases
 
 GPT_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -88,7 +88,9 @@ def test_encoding_equals_the_golden_ids_of_another_implementation(tokenizer: Tok
         assert tokenizer.encode(row["text"]) == row["ids"], row["text"]
 
 
-def test_encoding_agrees_with_tiktoken_on_the_same_ranks(tokenizer: Tokenizer, by_tiktoken: Callable[..., TargetSpec]) -> None:
+def test_encoding_agrees_with_tiktoken_on_the_same_ranks(
+    tokenizer: Tokenizer, by_tiktoken: Callable[..., TargetSpec]
+) -> None:
     other = load_tokenizer(by_tiktoken())
 
     @settings(deadline=None, max_examples=300)
@@ -164,11 +166,21 @@ def moonshot_cut(text: str, most: int) -> list[str]:
 
 
 @settings(deadline=None, max_examples=200)
-@given(text=st.text(alphabet="aa7 \t\n\x1c\u3000é", max_size=60), most=st.none() | st.integers(1, 5), width=st.integers(1, 30))
-def test_long_runs_are_cut_as_the_models_own_tokenizer_cuts_them(tokenizer: Tokenizer, text: str, most: int | None, width: int) -> None:
-    small = Tokenizer(TokenizerSpec(backend="splintr", name="kimi_k2", max_run=most, max_chars=width), tokenizer._backend, 163_840)
+@given(
+    text=st.text(alphabet="aa7 \t\n\x1c\u3000é", max_size=60),
+    most=st.none() | st.integers(1, 5),
+    width=st.integers(1, 30),
+)
+def test_long_runs_are_cut_as_the_models_own_tokenizer_cuts_them(
+    tokenizer: Tokenizer, text: str, most: int | None, width: int
+) -> None:
+    small = Tokenizer(
+        TokenizerSpec(backend="splintr", name="kimi_k2", max_run=most, max_chars=width), tokenizer._backend, 163_840
+    )
     blocks = [text[start : start + width] for start in range(0, len(text), width)]
-    expected = [token for block in blocks for part in moonshot_cut(block, most or width) for token in tokenizer.encode(part)]
+    expected = [
+        token for block in blocks for part in moonshot_cut(block, most or width) for token in tokenizer.encode(part)
+    ]
     assert small.encode(text) == expected
 
 
@@ -176,12 +188,17 @@ def test_a_run_of_more_than_25000_digits_is_cut_before_it_is_encoded(tokenizer: 
     digits = "7" * 25_010
     assert tokenizer.encode(digits) == tokenizer.encode("7" * 25_000) + tokenizer.encode("7" * 10)
     assert len(tokenizer.encode(digits)) == 8_338
-    assert len(tokenizer.encode(" " * 60_000)) == sum(len(tokenizer.encode(" " * part)) for part in (25_000, 25_000, 10_000))
+    assert len(tokenizer.encode(" " * 60_000)) == sum(
+        len(tokenizer.encode(" " * part)) for part in (25_000, 25_000, 10_000)
+    )
     assert tokenizer.encode("ab " * 200_000)[-3:] == tokenizer.encode("ab " * 3)[-3:]
 
 
 def test_a_map_that_names_an_ordinary_id_says_what_that_id_is(section: TargetSection, tokenizer: Tokenizer) -> None:
-    with pytest.raises(TokenizerError, match=r"'<\|im_end\|>'\] is 163533, but 163533 is no special token: it is the ordinary text 'chas'.* at 163586"):
+    with pytest.raises(
+        TokenizerError,
+        match=r"'<\|im_end\|>'\] is 163533, but 163533 is no special token: it is the ordinary text 'chas'.* at 163586",
+    ):
         make_record(changed(section, {"<|im_end|>": 163_533}), tokenizer)
 
 
@@ -197,14 +214,18 @@ def test_a_map_that_names_an_ordinary_id_says_what_that_id_is(section: TargetSec
     ],
     ids=["comma", "neighbour", "twice", "beyond", "reserved", "negative"],
 )
-def test_every_kind_of_wrong_map_is_named(section: TargetSection, tokenizer: Tokenizer, tokens: dict[str, int], complaint: str) -> None:
+def test_every_kind_of_wrong_map_is_named(
+    section: TargetSection, tokenizer: Tokenizer, tokens: dict[str, int], complaint: str
+) -> None:
     faults = special_token_faults(changed(section, tokens), tokenizer)
     assert any(complaint in fault for fault in faults), faults
 
 
 def test_all_faults_come_in_one_message_and_a_role_must_be_named(section: TargetSection, tokenizer: Tokenizer) -> None:
     shifted = {"<|im_system|>": 163_592, "<|im_middle|>": 163_598, "</think>": 163_604}
-    spec = changed(section, shifted).model_copy(update={"roles": section.roles.model_copy(update={"tools_open": "<|tools|>"})})
+    spec = changed(section, shifted).model_copy(
+        update={"roles": section.roles.model_copy(update={"tools_open": "<|tools|>"})}
+    )
     with pytest.raises(TokenizerError) as caught:
         make_record(spec, tokenizer)
     for part in (
@@ -216,8 +237,12 @@ def test_all_faults_come_in_one_message_and_a_role_must_be_named(section: Target
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize(("role", "marker"), [("end", "[EOS]"), ("think_close", "<think>"), ("call_open", "<|tool_calls_section_begin|>")])
-def test_a_marker_that_exists_but_plays_another_part_in_the_format_is_a_fault(section: TargetSection, tokenizer: Tokenizer, role: str, marker: str) -> None:
+@pytest.mark.parametrize(
+    ("role", "marker"), [("end", "[EOS]"), ("think_close", "<think>"), ("call_open", "<|tool_calls_section_begin|>")]
+)
+def test_a_marker_that_exists_but_plays_another_part_in_the_format_is_a_fault(
+    section: TargetSection, tokenizer: Tokenizer, role: str, marker: str
+) -> None:
     roles = section.roles.model_copy(update={role: marker})
     faults = special_token_faults(section.model_copy(update={"roles": roles}), tokenizer)
     assert len(faults) == 1
@@ -237,7 +262,9 @@ def test_a_marker_that_exists_but_plays_another_part_in_the_format_is_a_fault(se
         ([{"role": "user", "content": "hi"}], [{"type": "function"}], "tool 0 must be"),
     ],
 )
-def test_a_conversation_that_is_none_is_not_rendered_in_silence(kimi: TargetRecord, tokenizer: Tokenizer, messages: Any, tools: Any, says: str) -> None:
+def test_a_conversation_that_is_none_is_not_rendered_in_silence(
+    kimi: TargetRecord, tokenizer: Tokenizer, messages: Any, tools: Any, says: str
+) -> None:
     with pytest.raises(InputError) as caught:
         PromptRenderer(kimi, tokenizer).render(messages, tools)
     assert says in str(caught.value)
@@ -298,7 +325,10 @@ def test_qwens_padding_rows_have_no_tokens_though_the_library_names_some() -> No
     assert "<|system|>" not in loaded.special_ids
     for token in (151_669, 151_674, 151_722, 151_723, 151_935):
         assert loaded.token_bytes(token) == b""
-    assert any("no special token" in fault for fault in special_token_faults(changed(target_section("qwen3"), {"<|system|>": 151_669}), loaded))
+    assert any(
+        "no special token" in fault
+        for fault in special_token_faults(changed(target_section("qwen3"), {"<|system|>": 151_669}), loaded)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -311,7 +341,9 @@ def hub_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fast = Fast(models.BPE())
     fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     fast.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
     fast.train_from_iterator(["the rain in spain stays mainly in the plain"] * 20, trainer)
     fast.add_tokens([AddedToken("<think>", special=False)])
     fast.add_special_tokens([AddedToken("<|im_end|>", special=True)])
@@ -329,7 +361,9 @@ def of_folder(section: TargetSection, folder: Path) -> TargetSection:
 
 
 @pytest.mark.slow
-def test_a_tokenizer_of_transformers_gives_bytes_and_leaves_markers_in_text_alone(section: TargetSection, hub_folder: Path) -> None:
+def test_a_tokenizer_of_transformers_gives_bytes_and_leaves_markers_in_text_alone(
+    section: TargetSection, hub_folder: Path
+) -> None:
     spec = of_folder(section, hub_folder)
     loaded = load_tokenizer(spec)
     record = make_record(spec, loaded)
@@ -352,7 +386,9 @@ def test_a_folder_without_a_tokenizer_is_named(section: TargetSection, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_tokenizer_of_the_hub_needs_a_revision_before_anything_slow_is_loaded(section: TargetSection, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_of_the_hub_needs_a_revision_before_anything_slow_is_loaded(
+    section: TargetSection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     spec = section.model_copy(update={"tokenizer": TokenizerSpec(backend="transformers", name="moonshotai/Kimi-K2.5")})
     with pytest.raises(TokenizerError, match=r"target\.revision is null"):
@@ -362,7 +398,9 @@ def test_a_tokenizer_of_the_hub_needs_a_revision_before_anything_slow_is_loaded(
 @pytest.mark.parametrize("content", [b"", b"!!! not base64\n"], ids=["empty", "no ranks"])
 def test_a_damaged_rank_file_is_named(section: TargetSection, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.tiktoken").write_bytes(content)
-    spec = section.model_copy(update={"tokenizer": TokenizerSpec(backend="tiktoken", name=str(tmp_path / "x.tiktoken"), pattern=".")})
+    spec = section.model_copy(
+        update={"tokenizer": TokenizerSpec(backend="tiktoken", name=str(tmp_path / "x.tiktoken"), pattern=".")}
+    )
     with pytest.raises(TokenizerError, match=r"x\.tiktoken: no rank file"):
         load_tokenizer(spec)
 
@@ -373,7 +411,12 @@ def test_an_unknown_bundled_vocabulary_is_named(section: TargetSection) -> None:
         load_tokenizer(spec)
 
 
-def rendered(record: TargetRecord, tokenizer: Tokenizer, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> str:
+def rendered(
+    record: TargetRecord,
+    tokenizer: Tokenizer,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None = None,
+) -> str:
     return "".join(map(tokenizer.show, PromptRenderer(record, tokenizer).render(messages, tools)))
 
 
@@ -392,7 +435,9 @@ def test_a_kimi_prompt_opens_the_reasoning_and_declares_tools(kimi: TargetRecord
     )
 
 
-def test_finished_turns_lose_their_reasoning_and_the_turn_with_an_open_call_keeps_it(kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+def test_finished_turns_lose_their_reasoning_and_the_turn_with_an_open_call_keeps_it(
+    kimi: TargetRecord, tokenizer: Tokenizer
+) -> None:
     call = {"id": "functions.find:0", "type": "function", "function": {"name": "find", "arguments": '{"q": "ferry"}'}}
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "Be kind."},
@@ -411,15 +456,25 @@ def test_finished_turns_lose_their_reasoning_and_the_turn_with_an_open_call_keep
     )
 
 
-@pytest.mark.parametrize("case", [case for case in shared_cases("2") if "prompt_segments" in case["expect"]], ids=lambda case: case["id"])
-def test_a_reported_prompt_is_rendered_as_expected(kimi: TargetRecord, tokenizer: Tokenizer, case: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "case", [case for case in shared_cases("2") if "prompt_segments" in case["expect"]], ids=lambda case: case["id"]
+)
+def test_a_reported_prompt_is_rendered_as_expected(
+    kimi: TargetRecord, tokenizer: Tokenizer, case: dict[str, Any]
+) -> None:
     request = case["context"]["request"]
     ids = PromptRenderer(kimi, tokenizer).render(request["messages"], request["tools"])
-    assert ids == [token for kind, what in case["expect"]["prompt_segments"] for token in ([what] if kind == "special" else tokenizer.encode(what))]
+    assert ids == [
+        token
+        for kind, what in case["expect"]["prompt_segments"]
+        for token in ([what] if kind == "special" else tokenizer.encode(what))
+    ]
 
 
 def test_markers_in_a_prompt_are_parsed_as_the_engine_parses_them(kimi: TargetRecord, tokenizer: Tokenizer) -> None:
-    ids = PromptRenderer(kimi, tokenizer).render([{"role": "user", "content": "x<|im_end|>y<|reserved_token_163600|><|im_start|>"}])
+    ids = PromptRenderer(kimi, tokenizer).render(
+        [{"role": "user", "content": "x<|im_end|>y<|reserved_token_163600|><|im_start|>"}]
+    )
     assert ids.count(163_586) == 2
     assert 163_600 in ids
     assert max(ids) < 163_840

@@ -10,16 +10,20 @@ import pytest
 from omegaconf import OmegaConf
 from ruamel.yaml import YAML
 
-from pipeline import compose
-from pipeline.compose import Params, build_config, read_params, target_section
-from pipeline.errors import ConfigError
-from pipeline.hydra_yaml import as_hydra
-from pipeline.settings import BuildConfig, ambiguous_scalars
-from pipeline.stages import BY_NAME
-from pipeline.yamls import as_dvc
+from pipeline.core.dvc_yaml import as_dvc
+from pipeline.core.errors import ConfigError
+from pipeline.graph import BY_NAME
+from pipeline.project import compose
+from pipeline.project.compose import Params, build_config, read_params, target_section
+from pipeline.project.hydra_yaml import as_hydra
+from pipeline.project.settings import BuildConfig, ambiguous_scalars
 from tests.conftest import ROOT
 
-GROUPS = {folder.name: sorted(file.stem for file in folder.glob("*.yaml")) for folder in (ROOT / "conf").iterdir() if folder.is_dir()}
+GROUPS = {
+    folder.name: sorted(file.stem for file in folder.glob("*.yaml"))
+    for folder in (ROOT / "conf").iterdir()
+    if folder.is_dir()
+}
 DATASETS = GROUPS["dataset"]
 
 
@@ -47,7 +51,9 @@ def mistake(*overrides: str, datasets: tuple[str, ...] = ("code",)) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("group", "choice"), [(g, c) for g, choices in GROUPS.items() if g != "dataset" for c in choices])
+@pytest.mark.parametrize(
+    ("group", "choice"), [(g, c) for g, choices in GROUPS.items() if g != "dataset" for c in choices]
+)
 def test_every_shipped_choice_composes(project: Path, group: str, choice: str) -> None:
     """The audit with every dataset, since each may tighten it; the others with one, since no dataset speaks of them."""
     names = DATASETS if group == "audit" else ["code"]
@@ -67,7 +73,9 @@ def test_every_shipped_target_stands_alone(project: Path, name: str) -> None:
 def test_the_files_in_git_are_the_composition_of_conf(project: Path) -> None:
     compose.main([])
     for name in ("config.json", "config.yaml", "code.json"):
-        assert (project / "build" / name).read_bytes() == (ROOT / "build" / name).read_bytes(), f"build/{name} is stale: run `make compose` and commit it"
+        assert (project / "build" / name).read_bytes() == (ROOT / "build" / name).read_bytes(), (
+            f"build/{name} is stale: run `make compose` and commit it"
+        )
 
 
 def test_every_key_is_written_even_when_null(project: Path) -> None:
@@ -82,7 +90,9 @@ def test_the_order_of_datasets_is_no_input(project: Path) -> None:
 
 
 def test_an_override_reaches_its_key_and_a_group_choice_its_group(project: Path) -> None:
-    config = build_config(Params(["code"], ["train.lr=3e-4", "target=kimi_k25", "datasets.code.sampling.temperature=0"]))
+    config = build_config(
+        Params(["code"], ["train.lr=3e-4", "target=kimi_k25", "datasets.code.sampling.temperature=0"])
+    )
     assert (config.train.lr, config.target.name, config.datasets["code"].sampling.temperature) == (3e-4, "kimi_k25", 0)
 
 
@@ -100,7 +110,10 @@ def test_a_dataset_s_own_audit_is_checked_as_it_will_be_used(project: Path) -> N
     found = mistake()
     assert "2 mistakes" in found
     assert "datasets.code.audit.gate.min_accepted: Input should be a valid integer" in found
-    assert "datasets.code.audit.token_loop.max_runs: no such key; found 8; known here: ['max_run', 'max_share', 'severity']" in found
+    assert (
+        "datasets.code.audit.token_loop.max_runs: no such key; found 8; known here: ['max_run', 'max_share', 'severity']"
+        in found
+    )
     assert "[conf/dataset/code.yaml]" in found
 
 
@@ -130,7 +143,10 @@ def test_one_message_names_every_mistake_with_its_file(project: Path) -> None:
 
 def test_a_number_that_no_file_can_hold_is_a_mistake_with_its_place(project: Path) -> None:
     edit(project / "conf/dataset/code.yaml", "seed: 0", "seed: 36893488147419103232")
-    assert "datasets.code.sampling.seed: a whole number must fit 64 bits; found 36893488147419103232  [conf/dataset/code.yaml]" in mistake()
+    assert (
+        "datasets.code.sampling.seed: a whole number must fit 64 bits; found 36893488147419103232  [conf/dataset/code.yaml]"
+        in mistake()
+    )
     assert "budget.completion_tokens: a whole number must fit 64 bits" in mistake(f"budget.completion_tokens={10**30}")
 
 
@@ -216,7 +232,10 @@ def test_an_unknown_choice_lists_the_known(project: Path) -> None:
 
 def test_a_missing_prompt_file_is_named(project: Path) -> None:
     (project / "data/code.jsonl").rename(project / "data/code.jsonl.dvc")
-    assert "datasets.code.prompts.path is 'data/code.jsonl', and only data/code.jsonl.dvc is here: `dvc pull data/code.jsonl` brings it" in mistake()
+    assert (
+        "datasets.code.prompts.path is 'data/code.jsonl', and only data/code.jsonl.dvc is here: `dvc pull data/code.jsonl` brings it"
+        in mistake()
+    )
     (project / "data/code.jsonl.dvc").unlink()
     assert "datasets.code.prompts.path is 'data/code.jsonl', and there is no such file" in mistake()
 
@@ -233,14 +252,33 @@ def test_a_scalar_that_dvc_reads_otherwise_is_refused(tmp_path: Path, text: str)
     assert "put quotes around it" in ambiguous_scalars(tmp_path / "x.yaml")[0]
 
 
-@pytest.mark.parametrize("text", ["a: .nan", "a: 1e-5", "a: 'on'", "a: null", "a: true", "a: 1.5", "a: [x, 2]", "a: ${b}\nb: 1", "a: ''"])
+@pytest.mark.parametrize(
+    "text", ["a: .nan", "a: 1e-5", "a: 'on'", "a: null", "a: true", "a: 1.5", "a: [x, 2]", "a: ${b}\nb: 1", "a: ''"]
+)
 def test_a_plain_scalar_is_not(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.yaml").write_text(text + "\n")
     assert ambiguous_scalars(tmp_path / "x.yaml") == []
 
 
 def test_both_readers_are_as_the_libraries_themselves() -> None:
-    scalars = ["on", "010", "1e-4", "1_000", ".inf", "~", "0x1F", "'${i}'", "12:30", "'010'", "[y, null]", "1.", "0o7", "!!str 5", "{1: a}", "|\n  x"]
+    scalars = [
+        "on",
+        "010",
+        "1e-4",
+        "1_000",
+        ".inf",
+        "~",
+        "0x1F",
+        "'${i}'",
+        "12:30",
+        "'010'",
+        "[y, null]",
+        "1.",
+        "0o7",
+        "!!str 5",
+        "{1: a}",
+        "|\n  x",
+    ]
     odd = "".join(f"k{n}: {scalar}\n" for n, scalar in enumerate(scalars))
     for text in [*(path.read_text() for path in (ROOT / "conf").rglob("*.yaml")), odd, "", "- a\n", "text\n"]:
         assert as_dvc(text) == YAML(typ="safe").load(text)
@@ -299,7 +337,11 @@ def test_params_missing_altogether(project: Path) -> None:
 
 def test_a_removed_dataset_leaves_no_stamp_for_train(project: Path) -> None:
     for name in ("code", "tools"):
-        for file in (f"build/extracted/{name}.json", f"build/{name}/audit/summary.json", f"build/{name}/tokens.parquet"):
+        for file in (
+            f"build/extracted/{name}.json",
+            f"build/{name}/audit/summary.json",
+            f"build/{name}/tokens.parquet",
+        ):
             (project / file).parent.mkdir(parents=True, exist_ok=True)
             (project / file).write_text("{}")
     (project / "build/target").mkdir()
@@ -323,7 +365,12 @@ def test_a_mistake_writes_nothing(project: Path) -> None:
 
 def test_where_a_server_is_and_how_fast_it_is_asked_is_no_input_of_the_states(project: Path) -> None:
     here = build_config(Params(["code"], ["extract=vllm"]))
-    there = build_config(Params(["code"], ["extract=vllm", "engine.url=http://gpu7:8000/v1", "engine.concurrency=7", "engine.folder=/mnt/states"]))
+    there = build_config(
+        Params(
+            ["code"],
+            ["extract=vllm", "engine.url=http://gpu7:8000/v1", "engine.concurrency=7", "engine.folder=/mnt/states"],
+        )
+    )
     assert there.extract == here.extract
     assert there.engine is not None
     assert there.engine.url == "http://gpu7:8000"
@@ -335,8 +382,14 @@ def test_where_a_server_is_and_how_fast_it_is_asked_is_no_input_of_the_states(pr
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["extract=vllm", "engine.folder=null"], r"engine: .*folder: vllm hands states over as files.*override 'engine.folder=null'"),
-        (["extract.backend=vllm"], r"engine: .*extract.backend is vllm, which needs this section: conf/extract/vllm.yaml has one.*conf/extract/default.yaml"),
+        (
+            ["extract=vllm", "engine.folder=null"],
+            r"engine: .*folder: vllm hands states over as files.*override 'engine.folder=null'",
+        ),
+        (
+            ["extract.backend=vllm"],
+            r"engine: .*extract.backend is vllm, which needs this section: conf/extract/vllm.yaml has one.*conf/extract/default.yaml",
+        ),
         (["extract=sglang", "extract.backend=transformers"], r"engine: .*asks no server"),
         (["extract=sglang", "extract.layers=[0,4,6]"], r"SGLang gives the outputs of layers, so 0"),
         (["extract=sglang", "engine.url=gpu7:3000"], r"engine.url: .*must start with http"),
@@ -347,5 +400,7 @@ def test_where_a_server_is_and_how_fast_it_is_asked_is_no_input_of_the_states(pr
         (["extract.backend=telepathy"], r"extract.backend"),
     ],
 )
-def test_a_backend_and_its_server_that_do_not_go_together_are_refused(project: Path, overrides: list[str], message: str) -> None:
+def test_a_backend_and_its_server_that_do_not_go_together_are_refused(
+    project: Path, overrides: list[str], message: str
+) -> None:
     assert re.search(message, mistake(*overrides), re.DOTALL)

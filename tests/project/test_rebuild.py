@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from dvc.repo import Repo
 
-from pipeline import compose
-from pipeline.fingerprint import ROOTS, closure, fingerprints, modules
-from pipeline.lockfile import read_lock
-from pipeline.stages import STAGES
-from pipeline.staleness import stale
+from pipeline.core.fingerprint import ROOTS, closure, fingerprints, modules
+from pipeline.graph import STAGES
+from pipeline.project import compose
+from pipeline.project.versions.lockfile import read_lock
+from pipeline.project.versions.staleness import stale
 from tests.conftest import SHARE
 from tests.workspace import Workspace, copy_of_repository
 
@@ -131,33 +131,53 @@ EDITS = [
     # where a server is and how fast it is asked (the build does not use one; that the keys are no params is checked below for all values)
     ("conf/extract/vllm.yaml", swap("url: http://127.0.0.1", "url: http://gpu7"), ""),
     # prompt files
-    ("data/code.jsonl", lambda text: text + '{"id":"new","messages":[{"role":"user","content":"hi"}]}\n', "prompts@code"),
+    (
+        "data/code.jsonl",
+        lambda text: text + '{"id":"new","messages":[{"role":"user","content":"hi"}]}\n',
+        "prompts@code",
+    ),
     ("data/code.jsonl", lambda text: text.split("\n", 1)[1], "prompts@code"),
     ("data/code.jsonl", lambda text: "".join(reversed(text.splitlines(keepends=True))), "prompts@code"),
     ("data/code.jsonl", swap('"content":', '"content": '), "prompts@code"),
     ("data/tools.jsonl", lambda text: text + "\n", "prompts@tools"),
     ("data/tools.jsonl", swap('"content":"', '"content":"And '), "prompts@tools"),
-    ("data/heldout.jsonl", lambda text: text + '{"id":"new","dataset":"code","messages":[{"role":"user","content":"hi"}]}\n', "evaluate audit"),
+    (
+        "data/heldout.jsonl",
+        lambda text: text + '{"id":"new","dataset":"code","messages":[{"role":"user","content":"hi"}]}\n',
+        "evaluate audit",
+    ),
     # params.yaml
     ("params.yaml", swap("overrides: []", "overrides: [train.lr=0.5]"), "train"),
     ("params.yaml", swap("overrides: []", "overrides: [datasets.tools.sampling.seed=9]"), "generate@tools"),
     ("params.yaml", swap("- tools\n- code\n", "- code\n- tools\n"), ""),
     # the code
-    ("pipeline/audit/stage.py", lambda text: text + "\nPLANTED = 1\n", "audit"),
-    ("pipeline/audit/stage.py", lambda text: text + "\n# planted\n", ""),
-    ("pipeline/train/stage.py", lambda text: text + "\nPLANTED = 1\n", "train"),
-    ("pipeline/runner.py", lambda text: text + "\nPLANTED = 1\n", " ".join(stage.name for stage in STAGES)),
-    ("pipeline/stages.py", lambda text: text + "\nPLANTED = 1\n", ""),
+    ("pipeline/stages/audit/stage.py", lambda text: text + "\nPLANTED = 1\n", "audit"),
+    ("pipeline/stages/audit/stage.py", lambda text: text + "\n# planted\n", ""),
+    ("pipeline/stages/train/stage.py", lambda text: text + "\nPLANTED = 1\n", "train"),
+    (
+        "pipeline/core/process/runner.py",
+        lambda text: text + "\nPLANTED = 1\n",
+        " ".join(stage.name for stage in STAGES),
+    ),
+    ("pipeline/graph.py", lambda text: text + "\nPLANTED = 1\n", ""),
     ("pipeline/__main__.py", lambda text: text + "\nPLANTED = 1\n", ""),
-    ("pipeline/status.py", lambda text: text + "\nPLANTED = 1\n", ""),
+    ("pipeline/commands/status.py", lambda text: text + "\nPLANTED = 1\n", ""),
     # libraries
-    ("requirements.lock", swap("splintr-rs==", "splintr-rs==9"), "target generate reconstruct calibrate audit evaluate"),
+    (
+        "requirements.lock",
+        swap("splintr-rs==", "splintr-rs==9"),
+        "target generate reconstruct calibrate audit evaluate",
+    ),
     ("requirements.lock", swap("mypy==", "mypy==9"), ""),
 ]
 
 
-@pytest.mark.parametrize(("file", "change", "names"), EDITS, ids=[f"{file}-{n}" for n, (file, _, _) in enumerate(EDITS)])
-def test_an_edit_makes_exactly_these_stages_stale(built: Workspace, file: str, change: Callable[[str], str], names: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "change", "names"), EDITS, ids=[f"{file}-{n}" for n, (file, _, _) in enumerate(EDITS)]
+)
+def test_an_edit_makes_exactly_these_stages_stale(
+    built: Workspace, file: str, change: Callable[[str], str], names: str
+) -> None:
     assert after(built, file, change) == expand(names)
 
 
@@ -193,7 +213,9 @@ def test_composed_values_are_inputs_of_the_stages_that_are_given_them_and_of_no_
         holder = changed
         for part in leaf[:-1]:
             holder = holder[part]
-        holder[leaf[-1]] = holder["names"][::-1] if leaf == ("names",) else ["planted"]  # other names would be other stages
+        holder[leaf[-1]] = (
+            holder["names"][::-1] if leaf == ("names",) else ["planted"]
+        )  # other names would be other stages
         assert set(stale(changed, code, lock)) == expected, f"a change of {'.'.join(leaf)}"
         if expected not in asked:  # asking DVC takes a second, and it tells keys apart, not the leaves below them
             asked.add(expected)
@@ -210,7 +232,7 @@ def test_a_planted_change_in_each_module_makes_stale_exactly_the_stages_that_can
     known = modules(built.root)
     names = [stage.name for stage in STAGES]
     before = fingerprints(built.root, names)
-    closures = {name: closure(known, [*ROOTS, f"pipeline.{name}.stage"]) for name in names}
+    closures = {name: closure(known, [*ROOTS, f"pipeline.stages.{name}.stage"]) for name in names}
     planted = [module for module in known.values() if module.tree.body]
     for number, module in enumerate(planted[::SHARE]):
         expected = {name for name in names if module.name in closures[name]}
@@ -220,7 +242,9 @@ def test_a_planted_change_in_each_module_makes_stale_exactly_the_stages_that_can
             now = fingerprints(built.root, names)
             assert {name for name in names if now[name] != before[name]} == expected, f"a change of {module.path}"
             if number % (20 // SHARE) == 0:
-                assert composed(built) == {found for name in expected for found in stage_of(name)}, f"a change of {module.path}"
+                assert composed(built) == {found for name in expected for found in stage_of(name)}, (
+                    f"a change of {module.path}"
+                )
         finally:
             module.path.write_bytes(source)
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.compose import build_config, read_params
-from pipeline.settings import BuildConfig
+from pipeline.project.compose import build_config, read_params
+from pipeline.project.settings import BuildConfig
 from tests.conftest import ROOT
 from tests.workspace import copy_of_repository
 
@@ -29,7 +29,9 @@ def test_the_kimi_recipe_has_eight_capped_datasets_through_openrouter(kimi_build
     assert len(kimi_build.names) == 8
     assert (kimi_build.target.name, kimi_build.provider.kind, kimi_build.budget.usd) == ("kimi_k25", "openrouter", 100)
     assert {dataset.budget.completion_tokens for dataset in kimi_build.datasets.values()} == {10_000_000}
-    assert all(dataset.send_tools is (name in ("agentic", "function_calling")) for name, dataset in kimi_build.datasets.items())
+    assert all(
+        dataset.send_tools is (name in ("agentic", "function_calling")) for name, dataset in kimi_build.datasets.items()
+    )
 
 
 def test_what_is_in_flight_leaves_room_below_every_cap(kimi_build: BuildConfig) -> None:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig
 
 from pipeline import sweep as module
-from pipeline.compose import Params
-from pipeline.errors import BusyError, ConfigError
-from pipeline.experiments import Job, last_words, show
+from pipeline.core.errors import BusyError, ConfigError
+from pipeline.project.compose import Params
+from pipeline.project.experiments import Job, last_words, show
 from pipeline.sweep import _multirun, check_arguments, check_values, hydra_arguments, only_one, quoted, run_job
 from tests.conftest import ROOT
 from tests.instant_stages import InstantBuild
@@ -64,7 +64,9 @@ def test_every_override_reaches_params_as_it_was(tmp_path: Path) -> None:
 @settings(deadline=None, max_examples=60)
 @given(
     st.lists(
-        st.text(st.characters(codec="ascii", exclude_characters="\r\n", min_codepoint=32), min_size=1, max_size=12).filter(lambda text: "${" not in text),
+        st.text(
+            st.characters(codec="ascii", exclude_characters="\r\n", min_codepoint=32), min_size=1, max_size=12
+        ).filter(lambda text: "${" not in text),
         min_size=1,
         max_size=3,
     )
@@ -88,7 +90,15 @@ def test_datasets_and_overrides_of_params_come_first_and_give_way_to_the_users()
     params = Params(["tools", "code"], ["train.lr=1", "train.seed=3", "target=kimi_k25"])
     found = hydra_arguments(["-m", "train.lr=2,3", "+x=1"], params, Path("multirun/x"))
     mine = [argument for argument in found if not argument.startswith("hydra")]
-    assert mine == ["-m", "+dataset@datasets.code=code", "+dataset@datasets.tools=tools", "train.seed=3", "target=kimi_k25", "train.lr=2,3", "+x=1"]
+    assert mine == [
+        "-m",
+        "+dataset@datasets.code=code",
+        "+dataset@datasets.tools=tools",
+        "train.seed=3",
+        "target=kimi_k25",
+        "train.lr=2,3",
+        "+x=1",
+    ]
 
 
 def test_the_stages_own_error_is_shown_before_dvcs() -> None:
@@ -99,12 +109,21 @@ def test_the_stages_own_error_is_shown_before_dvcs() -> None:
 
 def test_what_belongs_to_an_error_is_shown_with_it() -> None:
     said = "error: the configuration has 2 mistakes:\n  train.lr: no number\n  train.seed: no integer\nERROR: failed to reproduce 'compose'\n"
-    assert last_words(said).startswith("error: the configuration has 2 mistakes: train.lr: no number train.seed: no integer | ERROR")
+    assert last_words(said).startswith(
+        "error: the configuration has 2 mistakes: train.lr: no number train.seed: no integer | ERROR"
+    )
 
 
-@pytest.mark.parametrize(("figures", "value"), [({"acceptance_length": 2.5}, 2.5), ({"acceptance_length": None}, 0.0), ({}, 0.0)])
-def test_an_optimising_sweeper_gets_a_number_also_for_a_failed_job(monkeypatch: pytest.MonkeyPatch, figures: dict[str, Any], value: float) -> None:
-    job_settings = SimpleNamespace(overrides=SimpleNamespace(task=["+dataset@datasets.code=code", "train.lr=7"]), sweep=SimpleNamespace(dir="multirun/x"))
+@pytest.mark.parametrize(
+    ("figures", "value"), [({"acceptance_length": 2.5}, 2.5), ({"acceptance_length": None}, 0.0), ({}, 0.0)]
+)
+def test_an_optimising_sweeper_gets_a_number_also_for_a_failed_job(
+    monkeypatch: pytest.MonkeyPatch, figures: dict[str, Any], value: float
+) -> None:
+    job_settings = SimpleNamespace(
+        overrides=SimpleNamespace(task=["+dataset@datasets.code=code", "train.lr=7"]),
+        sweep=SimpleNamespace(dir="multirun/x"),
+    )
     asked: list[list[str]] = []
 
     def job(overrides: list[str], folder: Path) -> Job:
@@ -142,34 +161,44 @@ def test_help_is_no_mistake(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_same_sweep_runs_once_at_a_time(tmp_path: Path) -> None:
-    with only_one(tmp_path / "sweep"), pytest.raises(BusyError, match="the same sweep is running already"), only_one(tmp_path / "sweep"):
+    with (
+        only_one(tmp_path / "sweep"),
+        pytest.raises(BusyError, match="the same sweep is running already"),
+        only_one(tmp_path / "sweep"),
+    ):
         pass
     with only_one(tmp_path / "sweep"):
         pass
 
 
-def test_a_value_of_the_wrong_type_is_told_before_the_first_job(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_value_of_the_wrong_type_is_told_before_the_first_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(ROOT)
     params = Params(["code"], [])
     check_values(["-m", "train.lr=1e-3,1e-4"], params)
     assert capsys.readouterr().err == ""
     check_values(["-m", "train.lr=abc,1e-4", "hydra/launcher=joblib"], params)
-    assert capsys.readouterr().err.startswith("1 of 2 jobs cannot be built:\n  train.lr: Input should be a valid number")
+    assert capsys.readouterr().err.startswith(
+        "1 of 2 jobs cannot be built:\n  train.lr: Input should be a valid number"
+    )
     with pytest.raises(ConfigError, match=r"2 of 2 jobs cannot be built:\n  train\.lr"):
         check_values(["-m", "train.lr=abc,def"], params)
     with pytest.raises(ConfigError, match="does not support sweep type"):
         check_values(["-m", "train.lr=interval(1,2)"], params)
-    check_values(["-m", "hydra/sweeper=optuna", "train.lr=interval(1,2)"], params)  # what it will ask for is not known yet
+    check_values(
+        ["-m", "hydra/sweeper=optuna", "train.lr=interval(1,2)"], params
+    )  # what it will ask for is not known yet
 
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What a job finds: how its experiment ends, and whether there is one of its name before and after."""
     found = SimpleNamespace(ends=("done", None, ["train"]), there=[False, True])
-    monkeypatch.setattr("pipeline.experiments.head", lambda: "c")
-    monkeypatch.setattr("pipeline.experiments.exists", lambda *_: found.there.pop(0))
-    monkeypatch.setattr("pipeline.experiments.run", lambda *_: found.ends)
-    monkeypatch.setattr("pipeline.experiments.figures", lambda *_: {"acceptance_length": 2.0})
+    monkeypatch.setattr("pipeline.project.experiments.head", lambda: "c")
+    monkeypatch.setattr("pipeline.project.experiments.exists", lambda *_: found.there.pop(0))
+    monkeypatch.setattr("pipeline.project.experiments.run", lambda *_: found.ends)
+    monkeypatch.setattr("pipeline.project.experiments.figures", lambda *_: {"acceptance_length": 2.0})
     return found
 
 
@@ -186,7 +215,9 @@ def test_a_job_asked_for_twice_keeps_the_record_of_its_run(job: SimpleNamespace,
 
 
 @pytest.mark.parametrize(("code", "raised"), [(143, SystemExit), (2, ConfigError)])
-def test_a_sweep_that_is_told_to_end_does_not_blame_hydra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, raised: type[BaseException]) -> None:
+def test_a_sweep_that_is_told_to_end_does_not_blame_hydra(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, raised: type[BaseException]
+) -> None:
     def end() -> None:
         print("[HYDRA] Launching 2 jobs locally")
         raise SystemExit(code)
@@ -205,8 +236,10 @@ def test_an_experiment_ends_when_its_sweep_is_killed(tmp_path: Path) -> None:
     (tmp_path / "dvc/cli.py").write_text(
         "import os, pathlib, time\ndef main(argv):\n    pathlib.Path(argv[-1]).write_text(str(os.getpid()))\n    time.sleep(600)\n"
     )
-    script = f"import pathlib; from pipeline.experiments import run; run('name', {str(tmp_path / 'pid')!r}, pathlib.Path({str(tmp_path / 'log')!r}))"
-    with subprocess.Popen([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}) as parent:
+    script = f"import pathlib; from pipeline.project.experiments import run; run('name', {str(tmp_path / 'pid')!r}, pathlib.Path({str(tmp_path / 'log')!r}))"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    ) as parent:
         until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
         experiment = int((tmp_path / "pid").read_text())
         assert alive(experiment)
@@ -217,7 +250,10 @@ def test_an_experiment_ends_when_its_sweep_is_killed(tmp_path: Path) -> None:
 def test_a_launchers_own_process_follows_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     followed: list[bool] = []
     monkeypatch.setattr(module, "follow_parent", lambda: followed.append(True))
-    monkeypatch.setattr("pipeline.sweep.HydraConfig.get", lambda: SimpleNamespace(overrides=SimpleNamespace(task=[]), sweep=SimpleNamespace(dir="x")))
+    monkeypatch.setattr(
+        "pipeline.sweep.HydraConfig.get",
+        lambda: SimpleNamespace(overrides=SimpleNamespace(task=[]), sweep=SimpleNamespace(dir="x")),
+    )
     monkeypatch.setattr("pipeline.sweep.run_job", lambda *_: Job("sweep-x", [], "done", 1.0))
     for process, follows in ((os.getpid(), 0), (os.getppid(), 1)):
         monkeypatch.setenv("AERIE_SWEEP_PROCESS", str(process))
@@ -245,7 +281,9 @@ def refused(workspace: InstantBuild, *arguments: str) -> str:
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     after = workspace.run("git", "status", "--porcelain", "--ignored").stdout
-    assert [line for line in after.split("\n") if "pycache" not in line] == [line for line in before.split("\n") if "pycache" not in line]
+    assert [line for line in after.split("\n") if "pycache" not in line] == [
+        line for line in before.split("\n") if "pycache" not in line
+    ]
     assert workspace.runs() == []
     return done.stderr + done.stdout
 
@@ -317,9 +355,11 @@ def test_changes_that_are_not_committed_are_refused(workspace: InstantBuild) -> 
 
 
 @pytest.mark.slow
-def test_copies_of_killed_experiments_are_removed_and_live_or_young_ones_are_not(workspace: InstantBuild, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copies_of_killed_experiments_are_removed_and_live_or_young_ones_are_not(
+    workspace: InstantBuild, monkeypatch: pytest.MonkeyPatch
+) -> None:
 
-    from pipeline.experiments import remove_abandoned
+    from pipeline.project.experiments import remove_abandoned
 
     old = time.time() - 7200
     for name in ("tmp_dead", "tmp_live", "tmp_young"):

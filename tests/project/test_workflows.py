@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.comment import read_comment
+from pipeline.commands.comment import read_comment
 from tests.conftest import ROOT
 from tests.instant_stages import InstantBuild
 
@@ -44,7 +44,9 @@ def test_no_script_takes_what_a_stranger_wrote_as_code() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stale", [False, True])
-def test_its_scripts_compare_a_branch_and_its_last_step_gives_verify_s_answer(instant_build: InstantBuild, tmp_path: Path, *, stale: bool) -> None:
+def test_its_scripts_compare_a_branch_and_its_last_step_gives_verify_s_answer(
+    instant_build: InstantBuild, tmp_path: Path, *, stale: bool
+) -> None:
     workspace = instant_build.copy(tmp_path / "w")
     base = workspace.run("git", "rev-parse", "HEAD").stdout.strip()
     workspace.replace("conf/dataset/code.yaml", "temperature: 0.8", "temperature: 0.9")
@@ -55,7 +57,9 @@ def test_its_scripts_compare_a_branch_and_its_last_step_gives_verify_s_answer(in
     for name in ("verify", "compare"):
         given = {**settings, **dict(line.split("=", 1) for line in _lines(tmp_path / "env"))}
         workspace.run("env", *(f"{key}={value}" for key, value in given.items()), "bash", "-e", "-c", script(name))
-    assert workspace.run("env", *_lines(tmp_path / "env"), "bash", "-e", "-c", script("verdict"), check=False).returncode == (2 if stale else 0)
+    assert workspace.run(
+        "env", *_lines(tmp_path / "env"), "bash", "-e", "-c", script("verdict"), check=False
+    ).returncode == (2 if stale else 0)
     said = workspace.run("env", "-u", "GITHUB_TOKEN", "NUMBER=7", "bash", "-e", "-c", script("comment")).stdout
     assert "not commented: no GITHUB_TOKEN" in said
     comment = (workspace.root / "comment.md").read_text()
@@ -75,11 +79,19 @@ def test_what_cannot_be_compared_is_said_in_the_comment_and_fails_the_run(tmp_pa
     (tmp_path / "python").write_text("#!/bin/sh\necho 'error: dvc.lock in HEAD: holds conflict markers' >&2\nexit 2\n")
     (tmp_path / "python").chmod(0o755)
     (tmp_path / "verify.txt").write_text("x" * 3999 + "é is cut in half by a limit in bytes")
-    settings = {"BASE": "a", "VERIFIED": "0", "GITHUB_ENV": "env", "GITHUB_STEP_SUMMARY": "summary", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    settings = {
+        "BASE": "a",
+        "VERIFIED": "0",
+        "GITHUB_ENV": "env",
+        "GITHUB_STEP_SUMMARY": "summary",
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
 
     def run(name: str) -> int:
         given = {**settings, **dict(line.split("=", 1) for line in _lines(tmp_path / "env"))}
-        return subprocess.run(["bash", "-e", "-c", script(name)], cwd=tmp_path, env=given, capture_output=True, check=False).returncode
+        return subprocess.run(
+            ["bash", "-e", "-c", script(name)], cwd=tmp_path, env=given, capture_output=True, check=False
+        ).returncode
 
     assert run("compare") == 0, "the comment is still to be written"
     said = read_comment(tmp_path / "comment.md")

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.artifacts import read_json
-from pipeline.eagle3.checkpoint import load_drafter
-from pipeline.eagle3.unroll import plan_unroll, unroll
-from pipeline.evaluate import stage as evaluate
-from pipeline.evaluate.config import EvaluateSection
-from pipeline.export import stage as export
-from pipeline.lossmask import weights_of
-from pipeline.models import open_ends
-from pipeline.schema.target import TargetRecord
-from pipeline.train import stage as train
-from pipeline.train.data import open_corpus
-from tests.export.engine_loaders import load_as_sglang, load_as_vllm
+from pipeline.core.files import read_json
+from pipeline.drafter.checkpoint import load_drafter
+from pipeline.drafter.unroll import plan_unroll, unroll
+from pipeline.formats.loss_mask import weights_of
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.weights import open_ends
+from pipeline.stages.evaluate import stage as evaluate
+from pipeline.stages.evaluate.config import EvaluateSection
+from pipeline.stages.export import stage as export
+from pipeline.stages.train import stage as train
+from pipeline.stages.train.data import open_corpus
+from tests.stages.export.engine_loaders import load_as_sglang, load_as_vllm
 from tests.tiny import Build, random_rows, train_settings
 
 pytestmark = pytest.mark.slow
@@ -29,12 +29,31 @@ def test_what_is_extracted_trained_and_measured_is_what_an_engine_computes(tmp_p
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "export"
     settings = train.Config(train=train_settings(epochs=1), names=["data"])
     hidden = {"data": build.hidden()}
-    train.run(settings, stamps=build.stamps, hidden=hidden, record=build.record, model=build.model, checkpoint=checkpoint, log=tmp_path / "log.csv")
+    train.run(
+        settings,
+        stamps=build.stamps,
+        hidden=hidden,
+        record=build.record,
+        model=build.model,
+        checkpoint=checkpoint,
+        log=tmp_path / "log.csv",
+    )
 
-    questions = [{"messages": [{"role": "user", "content": text}], "dataset": name} for name, text in (("sums", "2 + 2?"), ("words", "Say hello."))]
+    questions = [
+        {"messages": [{"role": "user", "content": text}], "dataset": name}
+        for name, text in (("sums", "2 + 2?"), ("words", "Say hello."))
+    ]
     (tmp_path / "heldout.jsonl").write_text("".join(json.dumps(question) + "\n" for question in questions))
-    section = EvaluateSection(path=str(tmp_path / "heldout.jsonl"), anchors=1, draft_tokens=3, max_new_tokens=8, threads=1)
-    evaluate.run(evaluate.Config(evaluate=section, digest=None), checkpoint=checkpoint, record=build.record, model=build.model, eval=tmp_path / "eval.json")
+    section = EvaluateSection(
+        path=str(tmp_path / "heldout.jsonl"), anchors=1, draft_tokens=3, max_new_tokens=8, threads=1
+    )
+    evaluate.run(
+        evaluate.Config(evaluate=section, digest=None),
+        checkpoint=checkpoint,
+        record=build.record,
+        model=build.model,
+        eval=tmp_path / "eval.json",
+    )
     measured = read_json(tmp_path / "eval.json")
     assert measured["identical_to_plain_greedy"] == measured["prompts"] == 2
     assert set(measured["datasets"]) == {"sums", "words"}
@@ -49,6 +68,8 @@ def test_what_is_extracted_trained_and_measured_is_what_an_engine_computes(tmp_p
     with torch.no_grad():
         ours = drafter.logits(next(unroll(drafter, pack.aux, plan_unroll(pack, 1, every_row=True))))
         for engine in (load_as_sglang(out / "sglang"), load_as_vllm(out / "vllm")):
-            torch.testing.assert_close(engine.logits(pack.aux[:-1], drafter.embed(pack.token_ids[1:])), ours, atol=2e-5, rtol=1e-5)
+            torch.testing.assert_close(
+                engine.logits(pack.aux[:-1], drafter.embed(pack.token_ids[1:])), ours, atol=2e-5, rtol=1e-5
+            )
     card = (out / "README.md").read_text()
     assert all(digest in card for digest in (drafter.config.trained_on["data"], ends.source.sha256))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.target.corpus import HELDOUT, KINDS, SHIPPED, heldout, main, prompt_digest, shipped, training
+from pipeline.standin.corpus.corpus import HELDOUT, KINDS, SHIPPED, heldout, main, prompt_digest, shipped, training
 from tests.conftest import ROOT
 
 
@@ -15,7 +15,9 @@ def test_the_shipped_prompt_files_are_what_the_generator_writes(tmp_path: Path) 
     written = sorted(path.name for path in tmp_path.iterdir())
     assert written == ["code.jsonl", "heldout.jsonl", "reasoning.jsonl", "tools.jsonl"]
     for name in written:
-        assert (tmp_path / name).read_bytes() == (ROOT / "data" / name).read_bytes(), f"data/{name} differs; run `python -m pipeline.target.corpus data`"
+        assert (tmp_path / name).read_bytes() == (ROOT / "data" / name).read_bytes(), (
+            f"data/{name} differs; run `python -m pipeline.standin.corpus.corpus data`"
+        )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -27,7 +29,11 @@ def test_heldout_shipped_and_training_prompts_share_none(kind: str) -> None:
 
 
 def test_every_heldout_line_names_its_dataset_and_ids_are_unique() -> None:
-    rows = [json.loads(line) for name in ("heldout", *KINDS) for line in (ROOT / "data" / f"{name}.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for name in ("heldout", *KINDS)
+        for line in (ROOT / "data" / f"{name}.jsonl").read_text().splitlines()
+    ]
     assert {row["dataset"] for row in rows[: HELDOUT * len(KINDS)]} == set(KINDS)
     assert len({row["id"] for row in rows}) == len(rows)
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.errors import ArtifactError
-from pipeline.live import Live, compact, expand, live_of
-from pipeline.llama import Llama, Shape, initial, load_checkpoint, save_checkpoint
-from pipeline.llama_decoder import LlamaDecoder
-from pipeline.target.learn import Example, loss_of, pack
+from pipeline.core.errors import ArtifactError
+from pipeline.standin.model.decoder import LlamaDecoder
+from pipeline.standin.model.live_vocabulary import Live, compact, expand, live_of
+from pipeline.standin.model.llama import Llama, Shape, initial, load_checkpoint, save_checkpoint
+from pipeline.standin.training.learn import Example, loss_of, pack
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,9 @@ def reference(folder: Path, ids: list[int]) -> torch.Tensor:
     return logits
 
 
-def test_the_compact_model_found_in_a_checkpoint_is_the_one_that_was_expanded(small: tuple[Llama, Live], folder: Path) -> None:
+def test_the_compact_model_found_in_a_checkpoint_is_the_one_that_was_expanded(
+    small: tuple[Llama, Live], folder: Path
+) -> None:
     model, live = small
     found, found_live = compact(load_checkpoint(folder))
     assert torch.equal(found_live.ids, live.ids)

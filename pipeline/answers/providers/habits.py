@@ -208,7 +208,9 @@ def _often(deltas: Counter[int], rows: float, low: float, high: float) -> bool:
 
 def sorts_keys(own: Seen) -> bool:
     """Whether every object's keys came in alphabetical order, and chance does not explain it. Each kind of object counts once: a tool's schema may be sorted."""
-    return not own.unsorted_keys and sum(math.log2(math.factorial(len(keys))) for keys in own.sorted_keys) >= SORTED_BITS
+    return (
+        not own.unsorted_keys and sum(math.log2(math.factorial(len(keys))) for keys in own.sorted_keys) >= SORTED_BITS
+    )
 
 
 def _habits(own: Seen, others: Seen) -> Habits:
@@ -219,15 +221,26 @@ def _habits(own: Seen, others: Seen) -> Habits:
     ends_billed = bills_end(own)
     exact = 0 if ends_billed else -1
     loses = not own.verified and _often(own.plain_deltas, LOST_RATE * own.plain_rows, exact + 1, exact + MAX_LOST)
-    rewrites = [_often(own.call_deltas, IMPOSSIBLE_RATE * own.call_rows, low, high) for low, high in ((-math.inf, exact - 2), (exact + MAX_LOST + 1, math.inf))]
-    strips = {seam: _at(seam, own.emitted, others.shown, others.emitted) or WHITE_SPACE for seam in silent if loses or _strips(own, others, seam)}
+    rewrites = [
+        _often(own.call_deltas, IMPOSSIBLE_RATE * own.call_rows, low, high)
+        for low, high in ((-math.inf, exact - 2), (exact + MAX_LOST + 1, math.inf))
+    ]
+    strips = {
+        seam: _at(seam, own.emitted, others.shown, others.emitted) or WHITE_SPACE
+        for seam in silent
+        if loses or _strips(own, others, seam)
+    }
     return Habits(
         ends_billed,
         {seam: texts for seam, texts in may_strip.items() if texts},
         strips,
         known,
         respaces=own.respaced >= MIN_RESPACED and own.respaced > own.spaced,
-        shows_lines=tuple(seam for seam in SEAMS if any(name == seam and text[0 if seam.endswith("start") else -1] == "\n" for name, text in own.shown)),
+        shows_lines=tuple(
+            seam
+            for seam in SEAMS
+            if any(name == seam and text[0 if seam.endswith("start") else -1] == "\n" for name, text in own.shown)
+        ),
         end_unclear=bool(silent) and end_unclear(own),
         unclosed=own.call_deltas[-1] >= MIN_UNEXPLAINED,
         unreliable=_often(own.plain_deltas, IMPOSSIBLE_RATE * own.plain_rows, -math.inf, exact - 2),
@@ -253,7 +266,10 @@ def _strips(own: Seen, others: Seen, seam: str) -> bool:
     if own.verified:
         rate = _total(seam, own.emitted) / own.verified
     else:
-        rate = max(_share(_total(seam, others.shown), others.texts[name]), _share(_total(seam, others.emitted), others.verified))
+        rate = max(
+            _share(_total(seam, others.shown), others.texts[name]),
+            _share(_total(seam, others.emitted), others.verified),
+        )
     return rate >= MIN_RATE and rows * rate >= MIN_EXPECTED
 
 

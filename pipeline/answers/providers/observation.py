@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.answers.answer import Answer, Bill
 from pipeline.answers.assemble import Ahead, Built
-from pipeline.answers.calls import in_order, keys_in, respaced
-from pipeline.answers.habits import UNKNOWN, Seen, Space, spaces
 from pipeline.answers.ladder import Rebuilder
 from pipeline.answers.outcome import Outcome
-from pipeline.answers.readings import Prompted
+from pipeline.answers.providers.habits import UNKNOWN, Seen, Space, spaces
+from pipeline.answers.readings.candidates import Prompted
+from pipeline.answers.readings.tool_calls import in_order, keys_in, respaced
+from pipeline.formats.completion.answer import Answer, Bill
 
 
 class Observer:
@@ -39,7 +39,11 @@ class Observer:
             counts.stop_deltas.update(_one_at_most(outcome))
         if answer.calls:
             self._calls(counts, answer, bill, outcome)
-        elif bill.tokens is not None and answer.finish == "stop" and not any(map(self._rebuilder.markers.may_hold, (reasoning, content))):
+        elif (
+            bill.tokens is not None
+            and answer.finish == "stop"
+            and not any(map(self._rebuilder.markers.may_hold, (reasoning, content)))
+        ):
             counts.plain_rows = 1
             counts.plain_deltas.update([] if outcome.plain_delta is None else [outcome.plain_delta])
         return counts
@@ -78,13 +82,19 @@ class Observer:
         if outcome.built is None or outcome.evidence not in ("ids", "logprobs"):
             return outcome.plain_delta in (-1, 0), with_other.plain_delta in (-1, 0)
         written = self._text(outcome.built, "call_args")
-        first, second = (all(call.arguments.encode() in written for call in calls) for calls in (answer.calls, other.calls))
+        first, second = (
+            all(call.arguments.encode() in written for call in calls) for calls in (answer.calls, other.calls)
+        )
         return first, second
 
     def _text(self, built: Built, kind: str) -> bytes:
         """All text of one kind."""
         ids = built.tolist()
-        return b"".join(self._rebuilder.tokenizer.decode_bytes(ids[span.start : span.end]) for span in built.spans if span.kind == kind)
+        return b"".join(
+            self._rebuilder.tokenizer.decode_bytes(ids[span.start : span.end])
+            for span in built.spans
+            if span.kind == kind
+        )
 
     def _emitted(self, built: Built) -> Iterator[Space]:
         """White space at the seams of known ids."""

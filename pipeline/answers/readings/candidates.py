@@ -9,11 +9,11 @@ from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from pipeline.answers.answer import Answer
-from pipeline.answers.calls import Context, call_options
-from pipeline.answers.formats import Thinking
-from pipeline.answers.markers import Markers, Piece
-from pipeline.answers.seams import templated
+from pipeline.answers.readings.chat_formats import Thinking
+from pipeline.answers.readings.markers import Markers, Piece
+from pipeline.answers.readings.seams import templated
+from pipeline.answers.readings.tool_calls import Context, call_options
+from pipeline.formats.completion.answer import Answer
 
 MAX_READINGS = 48
 """Alternatives tried at most; beyond, an answer is too ambiguous for a count to decide."""
@@ -73,7 +73,9 @@ Marked = Callable[[str], bool]
 """Whether a text could spell out a special token."""
 
 
-def readings(answer: Answer, context: Context, prompted: Prompted, marked: Marked, kept: Container[str] = ()) -> Iterator[Reading]:
+def readings(
+    answer: Answer, context: Context, prompted: Prompted, marked: Marked, kept: Container[str] = ()
+) -> Iterator[Reading]:
     """All readings, the most likely first, each once; the template's white space is put back at all seams but those where it is `kept`."""
     if (only := _plain_reading(answer, context.markers, prompted, marked)) is not None:
         yield only
@@ -81,7 +83,9 @@ def readings(answer: Answer, context: Context, prompted: Prompted, marked: Marke
     seen = set()
     usual = {seam: space for seam, space in context.format.seams.items() if seam not in kept}
     combined = (
-        (v, calls) for v in views(answer, context, prompted.thinking, marked) for calls in call_options(answer, v.raw_calls, context, prompted.calls_before)
+        (v, calls)
+        for v in views(answer, context, prompted.thinking, marked)
+        for calls in call_options(answer, v.raw_calls, context, prompted.calls_before)
     )
     for view, (call_pieces, repairs, reasons) in itertools.islice(combined, MAX_READINGS):
         for pieces, more in _tails(answer, view, call_pieces, context, prompted.thinking):
@@ -94,11 +98,22 @@ def readings(answer: Answer, context: Context, prompted: Prompted, marked: Marke
 
 def _plain_reading(answer: Answer, markers: Markers, prompted: Prompted, marked: Marked) -> Reading | None:
     """The one reading of an answer that leaves no choice, as most do: reasoning, its close, content, the end."""
-    if prompted.thinking != "open" or answer.calls or answer.finish != "stop" or answer.other_reasoning is not None or "think_close" not in markers.roles:
+    if (
+        prompted.thinking != "open"
+        or answer.calls
+        or answer.finish != "stop"
+        or answer.other_reasoning is not None
+        or "think_close" not in markers.roles
+    ):
         return None
     if not (answer.reasoning and answer.content) or marked(answer.reasoning) or marked(answer.content):
         return None
-    pieces = (Piece("reasoning", None, answer.reasoning), markers.piece("think_close"), Piece("content", None, answer.content), markers.piece("end"))
+    pieces = (
+        Piece("reasoning", None, answer.reasoning),
+        markers.piece("think_close"),
+        Piece("content", None, answer.content),
+        markers.piece("end"),
+    )
     return Reading(pieces)
 
 
@@ -109,10 +124,16 @@ def views(answer: Answer, context: Context, thinking: Thinking, marked: Marked) 
         notes = () if len(texts) == 1 else ("reasoning_fields_differ",)
         raw = marked(text) or marked(answer.content)
         for reasoning, closed, content, repairs in (
-            _splits(text, answer, context.markers, thinking) if raw else _unmarked(text, answer, context.markers, thinking)
+            _splits(text, answer, context.markers, thinking)
+            if raw
+            else _unmarked(text, answer, context.markers, thinking)
         ):
             for body, ended in _terminators(content, context.markers):
-                for view in _sections(reasoning, closed, body, answer, context.markers) if raw else (_literal(reasoning, closed, body),):
+                for view in (
+                    _sections(reasoning, closed, body, answer, context.markers)
+                    if raw
+                    else (_literal(reasoning, closed, body),)
+                ):
                     yield _judged(view, answer, thinking, (*notes, *repairs, *ended))
 
 
@@ -127,7 +148,9 @@ def _unmarked(reasoning: str, answer: Answer, markers: Markers, thinking: Thinki
         return
     follows = bool(answer.content or answer.calls)
     closed = follows or bool(reasoning and answer.finish != "length")
-    yield (reasoning, closed, answer.content, ()) if thinking == "open" or reasoning else ("", False, answer.content, ())
+    yield (
+        (reasoning, closed, answer.content, ()) if thinking == "open" or reasoning else ("", False, answer.content, ())
+    )
     if answer.finish == "length" and thinking == "open":
         if reasoning and not follows:
             yield reasoning, True, answer.content, ()
@@ -150,7 +173,9 @@ def _splits(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking
         for before, after, literal in _parted(reasoning, close):
             yield before, True, after, (*repairs, "split_close_tag_in_reasoning", *literal)
     elif (whole := reasoning.rstrip()).endswith(close):
-        for space in dict.fromkeys(("", reasoning[len(whole) :])):  # white space after the tag may be the server's, or begin the content
+        for space in dict.fromkeys(
+            ("", reasoning[len(whole) :])
+        ):  # white space after the tag may be the server's, or begin the content
             yield whole.removesuffix(close), True, space + content, (*repairs, "strip_close_tag_in_reasoning")
     elif reasoning and (again := _repeated(reasoning, content, opened or "", close)) is not None:
         yield again[0], True, again[1], (*repairs, "reasoning_given_twice")
@@ -209,8 +234,21 @@ def _sections(reasoning: str, closed: bool, content: str, answer: Answer, marker
             structural.append(replace(view, body=whole, repairs=(*view.repairs, INSERTED)))
     elif not content and (section := markers.section(reasoning.removesuffix(markers.text("end") or "\0"))) is not None:
         inside = (*_text("reasoning", section.before), *section.pieces, *_text("content", section.after))
-        view = View(inside, False, (), section.calls, repairs=("markers_in_reasoning_to_special_ids",), reasons=("tool_section_inside_reasoning",))
-        closing = View(_text("reasoning", section.before), True, inside[bool(section.before) :], section.calls, repairs=(*view.repairs, "insert_think_close"))
+        view = View(
+            inside,
+            False,
+            (),
+            section.calls,
+            repairs=("markers_in_reasoning_to_special_ids",),
+            reasons=("tool_section_inside_reasoning",),
+        )
+        closing = View(
+            _text("reasoning", section.before),
+            True,
+            inside[bool(section.before) :],
+            section.calls,
+            repairs=(*view.repairs, "insert_think_close"),
+        )
         structural += [_cut(v, section.open_in, section.closed, answer) for v in (view, closing)]
     likely = section is not None and not section.after.strip() and (section.closed or answer.finish == "length")
     yield from [*structural, literal] if likely else [literal, *structural]
@@ -233,7 +271,9 @@ def _judged(view: View, answer: Answer, thinking: Thinking, repairs: tuple[str, 
     """Add the repairs that came before, and what the reading as a whole says against the row."""
     reasons, rejects, cut_in = view.reasons, view.rejects, view.cut_in
     if answer.finish == "length":
-        cut_in = cut_in or ("call" if answer.calls else "content" if view.closed or (view.body and not view.reasoning) else "reasoning")
+        cut_in = cut_in or (
+            "call" if answer.calls else "content" if view.closed or (view.body and not view.reasoning) else "reasoning"
+        )
         reasons = (*reasons, TRUNCATED[cut_in])
     elif view.reasoning and not view.body and not answer.calls and not view.raw_calls:
         rejects = ("no_think_close", "empty_answer")
@@ -243,14 +283,20 @@ def _judged(view: View, answer: Answer, thinking: Thinking, repairs: tuple[str, 
         repairs = (*repairs, "reasoning_empty")
     elif not repairs:
         return view
-    return View(view.reasoning, view.closed, view.body, view.raw_calls, cut_in, (*repairs, *view.repairs), reasons, rejects)
+    return View(
+        view.reasoning, view.closed, view.body, view.raw_calls, cut_in, (*repairs, *view.repairs), reasons, rejects
+    )
 
 
-def _tails(answer: Answer, view: View, calls: tuple[Piece, ...], context: Context, thinking: Thinking) -> Iterator[tuple[tuple[Piece, ...], tuple[str, ...]]]:
+def _tails(
+    answer: Answer, view: View, calls: tuple[Piece, ...], context: Context, thinking: Thinking
+) -> Iterator[tuple[tuple[Piece, ...], tuple[str, ...]]]:
     """The whole answer with each way to end it: the end token, or, when cut, the last markers present or not."""
     markers = context.markers
     body = view.body
-    if calls and context.format.lead and any(piece.text for piece in body) and not body[-1].text[-1:].isspace():  # else the server kept what stood there
+    if (
+        calls and context.format.lead and any(piece.text for piece in body) and not body[-1].text[-1:].isspace()
+    ):  # else the server kept what stood there
         body = (
             (*body[:-1], body[-1]._replace(text=body[-1].text + context.format.lead))
             if body[-1].token is None
@@ -270,7 +316,13 @@ def _tails(answer: Answer, view: View, calls: tuple[Piece, ...], context: Contex
             yield whole[: len(whole) - keep + 1], (CUT_AT_MARKER,)
         return
     yield (*whole, markers.piece("end")), ()
-    if close and view.reasoning and INSERTED not in view.repairs and (*body, *calls)[0:1] and (*body, *calls)[0].kind in ("tools_open", "call_open"):
+    if (
+        close
+        and view.reasoning
+        and INSERTED not in view.repairs
+        and (*body, *calls)[0:1]
+        and (*body, *calls)[0].kind in ("tools_open", "call_open")
+    ):
         yield (*start, *body, *calls, markers.piece("end")), ("tool_section_inside_reasoning",)
     if answer.finish == "unknown":
         yield whole, ("finish_unknown",)
@@ -278,7 +330,9 @@ def _tails(answer: Answer, view: View, calls: tuple[Piece, ...], context: Contex
 
 def _closers(calls: tuple[Piece, ...]) -> int:
     """How many closing markers stand at the end of the calls."""
-    return sum(1 for _ in itertools.takewhile(lambda piece: piece.kind in ("call_close", "tools_close"), reversed(calls)))
+    return sum(
+        1 for _ in itertools.takewhile(lambda piece: piece.kind in ("call_close", "tools_close"), reversed(calls))
+    )
 
 
 def _text(kind: str, text: str) -> tuple[Piece, ...]:

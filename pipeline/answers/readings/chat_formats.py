@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
-from pipeline.answers.markers import Markers, Piece
-from pipeline.schema.target import TargetRecord
+from pipeline.answers.readings.markers import Markers, Piece
+from pipeline.formats.schema.target import TargetRecord
 
 Thinking = str
 """State that the prompt leaves the model in: `open` (inside the reasoning), `closed` (past it), `none` (neither)."""
@@ -119,7 +119,9 @@ class CallIds:
 
     def __init__(self, template: str | None) -> None:
         self.template = template
-        escaped = re.escape(template or "").replace(r"\{name\}", "(?P<name>.+)").replace(r"\{index\}", r"(?P<index>\d+)")
+        escaped = (
+            re.escape(template or "").replace(r"\{name\}", "(?P<name>.+)").replace(r"\{index\}", r"(?P<index>\d+)")
+        )
         self._native = re.compile(escaped)
 
     def native(self, name: str, index: int) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from pipeline.schema.target import TargetRecord
+from pipeline.formats.schema.target import TargetRecord
 
 LOOK_ALIKE = re.compile(r"<[|｜][^<>\s]{1,48}[|｜]>")
 """What resembles a special token of some model."""
@@ -62,7 +62,9 @@ class Markers:
         self._role_of = {text: role for role, (text, _) in self.roles.items()}
         self.named = _alternation(list(record.special_tokens))
         self._stems = [(stem[-1], stem) for stem in sorted({*map(_stem, record.special_tokens), *_OPENINGS} - {""})]
-        self._tools = _alternation([text for role, (text, _) in self.roles.items() if role.startswith(("tools_", "call_"))])
+        self._tools = _alternation(
+            [text for role, (text, _) in self.roles.items() if role.startswith(("tools_", "call_"))]
+        )
 
     def text(self, role: str) -> str | None:
         """Text of the special token that plays a role, or None."""
@@ -116,7 +118,14 @@ class Markers:
                 break
         if not calls:
             return None
-        return Section(text[: first.start()], tuple(pieces), text[position:], calls, state if state in _TEXT_AFTER else None, closed)
+        return Section(
+            text[: first.start()],
+            tuple(pieces),
+            text[position:],
+            calls,
+            state if state in _TEXT_AFTER else None,
+            closed,
+        )
 
     def _steps(self, text: str, start: int) -> Iterator[tuple[str, str | None, int]]:
         """Text before each marker, the marker's role, and where it ends; last the rest of the text, with no role."""

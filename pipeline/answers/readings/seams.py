@@ -3,8 +3,8 @@
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 
-from pipeline.answers.habits import SEAMS
-from pipeline.answers.markers import Piece
+from pipeline.answers.providers.habits import SEAMS
+from pipeline.answers.readings.markers import Piece
 
 MAX_EXTRA = 4
 """Tokens that stripped white space may cost; a larger difference has another cause."""
@@ -16,12 +16,17 @@ Change = dict[str, str]
 """Seam to the white space put back there."""
 
 
-def variants(pieces: tuple[Piece, ...], spaces: Mapping[str, Sequence[str]], usual: Mapping[str, str]) -> Iterator[tuple[tuple[Piece, ...], Change]]:
+def variants(
+    pieces: tuple[Piece, ...], spaces: Mapping[str, Sequence[str]], usual: Mapping[str, str]
+) -> Iterator[tuple[tuple[Piece, ...], Change]]:
     """Every way to put the given white space back at the given seams, fewest seams first; `usual` adds what the format's template writes."""
     pieces = _with_empty_content(pieces)
     places = _places(pieces)
     present = [seam for seam in SEAMS if seam in spaces and seam in places]
-    choices = [list(dict.fromkeys(("", *([usual[seam]] if seam in usual else []), *spaces[seam])))[:MAX_CHOICES] for seam in present]
+    choices = [
+        list(dict.fromkeys(("", *([usual[seam]] if seam in usual else []), *spaces[seam])))[:MAX_CHOICES]
+        for seam in present
+    ]
     combined = [dict(zip(present, choice, strict=True)) for choice in itertools.product(*choices)]
     for change in sorted(combined, key=lambda change: sum(map(bool, change.values()))):
         if kept := {seam: text for seam, text in change.items() if text}:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.answers.answer import Answer, Call
-from pipeline.answers.formats import CallIds, Format, NamedCall
-from pipeline.answers.markers import Markers, Piece
+from pipeline.answers.readings.chat_formats import CallIds, Format, NamedCall
+from pipeline.answers.readings.markers import Markers, Piece
+from pipeline.formats.completion.answer import Answer, Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,11 @@ def call_options(answer: Answer, raw_calls: int, context: Context, calls_before:
         yield (), (), ()
         return
     if raw_calls:
-        yield (), ("tool_calls_given_twice",) if raw_calls == len(answer.calls) else ("tool_calls_differ_from_text",), ()
+        yield (
+            (),
+            ("tool_calls_given_twice",) if raw_calls == len(answer.calls) else ("tool_calls_differ_from_text",),
+            (),
+        )
         return
     if "call_open" not in context.markers.roles:
         yield (), (), ("tool_calls_have_no_format",)
@@ -52,7 +56,9 @@ def _section(calls: list[NamedCall], separator: str, context: Context) -> tuple[
     return (*pieces, *([context.markers.piece("tools_close")] if "tools_close" in context.markers.roles else ()))
 
 
-def _id_options(calls: tuple[Call, ...], call_ids: CallIds, calls_before: int | None) -> Iterator[tuple[list[str], tuple[str, ...]]]:
+def _id_options(
+    calls: tuple[Call, ...], call_ids: CallIds, calls_before: int | None
+) -> Iterator[tuple[list[str], tuple[str, ...]]]:
     """Ways in which the model may have named the calls, and the codes that each raises."""
     given = [call.id for call in calls]
     if not call_ids.template:
@@ -64,12 +70,21 @@ def _id_options(calls: tuple[Call, ...], call_ids: CallIds, calls_before: int | 
     if kinds == {"native"}:
         yield given, ()
         if calls_before is not None and given != numbered[0]:
-            yield numbered[0], ()  # the model counts through the conversation; some servers number each reply's calls from 0
+            yield (
+                numbered[0],
+                (),
+            )  # the model counts through the conversation; some servers number each reply's calls from 0
         return
     digits = ["".join(re.findall(r"\d+", call.id)[-1:]) for call in calls]
-    own = [call_ids.native(call.name, int(d)) if d and len(d) < 4 else numbered[0][n] for n, (d, call) in enumerate(zip(digits, calls, strict=True))]
+    own = [
+        call_ids.native(call.name, int(d)) if d and len(d) < 4 else numbered[0][n]
+        for n, (d, call) in enumerate(zip(digits, calls, strict=True))
+    ]
     if "server" in kinds:
-        mixed = [call.id if call_ids.kind(call.id, call.name) == "native" else name for call, name in zip(calls, numbered[0], strict=True)]
+        mixed = [
+            call.id if call_ids.kind(call.id, call.name) == "native" else name
+            for call, name in zip(calls, numbered[0], strict=True)
+        ]
         options, reason = [mixed, numbered[0], numbered[1], given], "tool_id_rewritten_by_server"
     else:
         options, reason = [given, own, numbered[0]], "tool_id_not_native"

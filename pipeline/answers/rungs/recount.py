@@ -4,14 +4,14 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.answers.answer import Answer, Bill
 from pipeline.answers.assemble import Built, Encoder, assemble
-from pipeline.answers.calls import Context, keys_in, respaced
-from pipeline.answers.habits import SEAMS, WHITE_SPACE, Habits, Spaces
 from pipeline.answers.outcome import Outcome
-from pipeline.answers.readings import CUT_AT_MARKER, TRUNCATED, Prompted, Reading, readings
-from pipeline.answers.seams import MAX_EXTRA, Change, describe, variants
-from pipeline.schema.tokens import Evidence
+from pipeline.answers.providers.habits import SEAMS, WHITE_SPACE, Habits, Spaces
+from pipeline.answers.readings.candidates import CUT_AT_MARKER, TRUNCATED, Prompted, Reading, readings
+from pipeline.answers.readings.seams import MAX_EXTRA, Change, describe, variants
+from pipeline.answers.readings.tool_calls import Context, keys_in, respaced
+from pipeline.formats.completion.answer import Answer, Bill
+from pipeline.formats.schema.tokens import Evidence
 
 REPLACEMENT = "\ufffd"
 """What servers show for bytes that are no text: the ids behind it are lost."""
@@ -71,7 +71,12 @@ class Recount:
 
     def _plain_delta(self, answer: Answer, first: Reading, builts: list[Built]) -> int | None:
         """Billed minus rebuilt, when nothing but the provider's way of counting can explain a difference of one."""
-        if self.bill.tokens is None or first.repairs or not _TRUNCATIONS.issuperset(first.reasons) or answer.finish == "unknown":
+        if (
+            self.bill.tokens is None
+            or first.repairs
+            or not _TRUNCATIONS.issuperset(first.reasons)
+            or answer.finish == "unknown"
+        ):
             return None
         explained = any(len(built) == self.bill.tokens for built in builts[1:])
         return None if explained else self.bill.tokens - len(builts[0])
@@ -110,7 +115,14 @@ class Recount:
         if len(found) == 1:
             candidate, change = found[0]
             habit = ", as this provider's rows with known ids lost" if self.habits.verified else ""
-            return self._made("count", reading, candidate, plain, *self._doubts(answer, reading, candidate), note=describe(change) + habit)
+            return self._made(
+                "count",
+                reading,
+                candidate,
+                plain,
+                *self._doubts(answer, reading, candidate),
+                note=describe(change) + habit,
+            )
         if found or self._seams(reading, built, _ANYWHERE, enough=1):
             return self._made("text", reading, built, plain, "count_mismatch", "edge_whitespace_suspected")
         return self._made("text", reading, built, plain, "count_mismatch")
@@ -120,19 +132,39 @@ class Recount:
         assert self.bill.tokens is not None
         if not 0 < self.bill.tokens - self._billed(built) <= MAX_EXTRA:
             return []
-        candidates = ((assemble(pieces, self.encode), change) for pieces, change in variants(reading.pieces, spaces, self.context.format.seams))
-        return list(itertools.islice((pair for pair in candidates if self._billed(pair[0]) == self.bill.tokens), enough))
+        candidates = (
+            (assemble(pieces, self.encode), change)
+            for pieces, change in variants(reading.pieces, spaces, self.context.format.seams)
+        )
+        return list(
+            itertools.islice((pair for pair in candidates if self._billed(pair[0]) == self.bill.tokens), enough)
+        )
 
     def _same_count(self, options: list[Reading]) -> str | None:
         """A way to put white space back, at a seam that this provider strips, in any reading, which meets the bill as well."""
         changed = (variant for reading in options for variant in variants(reading.pieces, self.habits.strips, {}))
-        return next((describe(change) for pieces, change in changed if self._billed(assemble(pieces, self.encode)) == self.bill.tokens), None)
+        return next(
+            (
+                describe(change)
+                for pieces, change in changed
+                if self._billed(assemble(pieces, self.encode)) == self.bill.tokens
+            ),
+            None,
+        )
 
     def _billed(self, built: Built) -> int:
         """Tokens that this provider would bill."""
         return built.billed(bills_end=self.habits.bills_end)
 
-    def _made(self, evidence: Evidence, reading: Reading, built: Built, plain: int | None, *reasons: str, note: str | None = None) -> Outcome:
+    def _made(
+        self,
+        evidence: Evidence,
+        reading: Reading,
+        built: Built,
+        plain: int | None,
+        *reasons: str,
+        note: str | None = None,
+    ) -> Outcome:
         delta = None if self.bill.tokens is None else self.bill.tokens - len(built)
         said = [*self.notes, *self.bill.notes, *reading.repairs]
         if note is not None:
@@ -155,7 +187,11 @@ class Recount:
 
     def _mismatch(self, answer: Answer, reading: Reading) -> tuple[str, ...]:
         """Whether what is shown in place of the model's words costs something else."""
-        different = answer.rejects and self.bill.tokens is not None and len(assemble(reading.pieces, self.encode)) != self.bill.tokens
+        different = (
+            answer.rejects
+            and self.bill.tokens is not None
+            and len(assemble(reading.pieces, self.encode)) != self.bill.tokens
+        )
         return ("count_mismatch",) if different else ()
 
     def _rejected(self, codes: tuple[str, ...]) -> Outcome:

@@ -5,12 +5,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from pipeline.answers.answer import Answer, Call
 from pipeline.answers.assemble import Built, Span, pack
-from pipeline.answers.formats import Thinking
-from pipeline.answers.markers import Markers
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.answers.readings.chat_formats import Thinking
+from pipeline.answers.readings.markers import Markers
+from pipeline.formats.completion.answer import Answer, Call
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.tokenizer.loading import Tokenizer
 
 _REPLACED = re.compile("�+")
 
@@ -40,7 +40,9 @@ def spans_of(ids: Sequence[int], record: TargetRecord, markers: Markers, thinkin
     A marker out of place (a call's close where no call is open) is a `special` and changes nothing: servers skip it too.
     """
     named = set(record.special_tokens.values())
-    state = _State({token: role for role, (_, token) in markers.roles.items()}, "reasoning" if thinking == "open" else "content")
+    state = _State(
+        {token: role for role, (_, token) in markers.roles.items()}, "reasoning" if thinking == "open" else "content"
+    )
     spans: list[Span] = []
     start = 0
     for position in [position for position, token in enumerate(ids) if token in named]:
@@ -89,7 +91,9 @@ class _State:
     def _whole_call(self, ids: Sequence[int], position: int) -> bool:
         """Whether the markers of a whole call follow: so a call stands even where its section's own marker is missing."""
         following = [role for token in ids[position + 1 :] if (role := self._roles.get(token)) is not None]
-        return following[: 2 if self._has_args else 1] == (["call_args", "call_close"] if self._has_args else ["call_close"])
+        return following[: 2 if self._has_args else 1] == (
+            ["call_args", "call_close"] if self._has_args else ["call_close"]
+        )
 
 
 def agrees(answer: Answer, built: Built, ids: Sequence[int], tokenizer: Tokenizer, record: TargetRecord) -> bool:
@@ -101,7 +105,9 @@ def agrees(answer: Answer, built: Built, ids: Sequence[int], tokenizer: Tokenize
     if answer.calls:
         called = said.calls()
         given = (called, [call for call in called if call.closed])  # some servers leave out a call that was not closed
-        return shown in (said.skipped(), said.before_calls()) and any(_same_calls(answer.calls, [call.text for call in calls]) for calls in given)
+        return shown in (said.skipped(), said.before_calls()) and any(
+            _same_calls(answer.calls, [call.text for call in calls]) for calls in given
+        )
     return shown in said.versions()
 
 
@@ -127,7 +133,9 @@ class _Said:
     def texts(self, kind: str) -> list[str]:
         """Text of every span of a kind."""
         decode = self._tokenizer.decode_bytes  # such a span holds no special token
-        return [decode(self._ids[start:end]).decode("utf-8", "replace") for name, start, end in self._spans if name == kind]
+        return [
+            decode(self._ids[start:end]).decode("utf-8", "replace") for name, start, end in self._spans if name == kind
+        ]
 
     def calls(self) -> list["_Called"]:
         """Every call; one may have no arguments."""
@@ -136,7 +144,9 @@ class _Said:
             if name == "call_open":
                 found.append(_Called("", False))
             elif name == "call_args":
-                found[-1] = _Called(self._tokenizer.decode_bytes(self._ids[start:end]).decode("utf-8", "replace"), False)
+                found[-1] = _Called(
+                    self._tokenizer.decode_bytes(self._ids[start:end]).decode("utf-8", "replace"), False
+                )
             elif name == "call_close":
                 found[-1] = found[-1]._replace(closed=True)
         return found
@@ -148,7 +158,11 @@ class _Said:
     def before_calls(self) -> tuple[str, str]:
         """The same without what stands in the tool section beside its calls, and after it: servers drop that."""
         first = next((start for name, start, _ in self._spans if name in ("tools_open", "call_open")), len(self._ids))
-        said = b"".join(self._tokenizer.decode_bytes(self._ids[start:end]) for name, start, end in self._spans if name == "content" and end <= first)
+        said = b"".join(
+            self._tokenizer.decode_bytes(self._ids[start:end])
+            for name, start, end in self._spans
+            if name == "content" and end <= first
+        )
         return self.skipped()[0], _plain(said.decode("utf-8", "replace"))
 
     def versions(self) -> Iterator[tuple[str, str]]:
@@ -163,11 +177,17 @@ class _Said:
         if opened is not None and whole and whole[0] == opened:
             whole = whole[1:]
             yield "", _plain(self._text(whole))
-        cut = whole.index(close) if close in whole else next((start for name, start, _ in self._spans if name == "tools_open"), len(whole))
+        cut = (
+            whole.index(close)
+            if close in whole
+            else next((start for name, start, _ in self._spans if name == "tools_open"), len(whole))
+        )
         yield _plain(self._text(whole[:cut])), _plain(self._text(whole[cut + (close in whole) :]))
 
     def _text(self, ids: Sequence[int]) -> str:
-        return b"".join(self._names.get(token) or self._tokenizer.token_bytes(token) for token in ids).decode("utf-8", "replace")
+        return b"".join(self._names.get(token) or self._tokenizer.token_bytes(token) for token in ids).decode(
+            "utf-8", "replace"
+        )
 
 
 def _same_calls(calls: Sequence[Call], called: list[str]) -> bool:

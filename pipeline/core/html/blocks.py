@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from pipeline.report.html import Html, join, tag
+from pipeline.core.html.markup import Html, join, tag
 
 
 class Cell(NamedTuple):
@@ -51,12 +51,25 @@ def _cell(value: object) -> Html:
     return tag("td", "\u2013" if shown is None else shown, class_="n" if _numeric(value) else None, data_v=key)
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str, body_id: str | None = None, kinds: Sequence[str] | None = None) -> Html:
+def table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    caption: str,
+    body_id: str | None = None,
+    kinds: Sequence[str] | None = None,
+) -> Html:
     """Table whose columns sort by a click or Enter on their head; ``kinds`` tags each row for a filter."""
     rows = list(rows)
     right = [bool(rows) and _numeric(rows[0][column]) for column in range(len(heads))]
     buttons = [tag("button", text, type="button") for text in heads]
-    head = tag("tr", *(tag("th", button, scope="col", aria_sort="none", class_="n" if n else None) for button, n in zip(buttons, right, strict=True)))
+    head = tag(
+        "tr",
+        *(
+            tag("th", button, scope="col", aria_sort="none", class_="n" if n else None)
+            for button, n in zip(buttons, right, strict=True)
+        ),
+    )
     body = [tag("tr", *map(_cell, row), data_kind=kinds[index] if kinds else None) for index, row in enumerate(rows)]
     whole = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *body, id=body_id), data_sort=True)
     return tag("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
@@ -89,4 +102,8 @@ def numbers(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
     """Give a plot's numbers as text."""
     body = [tag("tr", *map(_cell, row)) for row in rows]
     head = tag("tr", *(tag("th", text, scope="col") for text in heads))
-    return tag("details", tag("summary", "Numbers"), tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll", tabindex=0))
+    return tag(
+        "details",
+        tag("summary", "Numbers"),
+        tag("div", tag("table", tag("thead", head), tag("tbody", *body)), class_="scroll", tabindex=0),
+    )

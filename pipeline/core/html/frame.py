@@ -3,16 +3,18 @@
 from base64 import b64encode
 from hashlib import sha256
 
-from pipeline.report.html import Html, join, tag
-from pipeline.report.script import SCRIPT
-from pipeline.report.style import STYLE
+from pipeline.core.html.markup import Html, join, tag
+from pipeline.core.html.script import SCRIPT
+from pipeline.core.html.style import STYLE
 
 
 def _source(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-POLICY = f"default-src 'none'; style-src {_source(STYLE)}; script-src {_source(SCRIPT)}; base-uri 'none'; form-action 'none'"
+POLICY = (
+    f"default-src 'none'; style-src {_source(STYLE)}; script-src {_source(SCRIPT)}; base-uri 'none'; form-action 'none'"
+)
 """Content security policy: nothing is loaded, and only the style and script of this very page count."""
 
 
@@ -20,7 +22,13 @@ def page(title: str, sections: list[tuple[str, str, Html]]) -> str:
     """Whole document; ``sections`` are (id, heading, body), and a heading that is empty gives no link and no heading."""
     links = [tag("li", tag("a", heading, href=f"#{key}")) for key, heading, _body in sections if heading]
     parts = [
-        tag("section", tag("h2", heading, id=f"{key}-h") if heading else None, body, id=key, aria_labelledby=f"{key}-h" if heading else None)
+        tag(
+            "section",
+            tag("h2", heading, id=f"{key}-h") if heading else None,
+            body,
+            id=key,
+            aria_labelledby=f"{key}-h" if heading else None,
+        )
         for key, heading, body in sections
     ]
     head = join(

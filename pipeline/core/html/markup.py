@@ -5,7 +5,9 @@ from html import escape
 
 Attribute = str | int | float | bool | None
 
-_HIDDEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
 """Characters that cannot be seen, or that change how what stands around them is shown; tab and line feed may stay."""
 
 VOID = {"meta", "input", "br"}
@@ -39,4 +41,8 @@ def tag(name: str, /, *children: object, **attributes: Attribute) -> Html:
         for key, value in attributes.items()
         if value is not None and value is not False
     )
-    return Html(f"<{name}{written}>") if name in VOID and not children else Html(f"<{name}{written}>{join(*children)}</{name}>")
+    return (
+        Html(f"<{name}{written}>")
+        if name in VOID and not children
+        else Html(f"<{name}{written}>{join(*children)}</{name}>")
+    )

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.report.blocks import numbers
-from pipeline.report.html import Html, join, tag
+from pipeline.core.html.blocks import numbers
+from pipeline.core.html.markup import Html, join, tag
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 480, 200, 52, 24, 8
 Bins = list[tuple[str, int]]
@@ -25,7 +25,10 @@ def histogram(values: NDArray[np.int64], bins: int = 24) -> Bins:
     width = max(1, -(-(high - low + 1) // bins))
     counts = np.bincount((values - low) // width)
     edges = [low + width * index for index in range(len(counts))]
-    return [(str(edge) if width == 1 else f"{edge}\u2013{edge + width - 1}", int(count)) for edge, count in zip(edges, counts, strict=True)]
+    return [
+        (str(edge) if width == 1 else f"{edge}\u2013{edge + width - 1}", int(count))
+        for edge, count in zip(edges, counts, strict=True)
+    ]
 
 
 def signed_histogram(values: NDArray[np.int64]) -> Bins:
@@ -62,7 +65,15 @@ def bars(title: str, bins: Bins, unit: str) -> Html:
         )
         marks.append(bar)
         if index % every == 0:
-            marks.append(tag("text", re.split("[\u2013\u2026]", label)[0], x=_place(x + step / 2), y=_HEIGHT - 6, text_anchor="middle"))
+            marks.append(
+                tag(
+                    "text",
+                    re.split("[\u2013\u2026]", label)[0],
+                    x=_place(x + step / 2),
+                    y=_HEIGHT - 6,
+                    text_anchor="middle",
+                )
+            )
     picture = _picture(f"{title}: {len(bins)} bars, at most {most:,}", _axes(f"{most:,}"), *marks)
     return tag("figure", tag("figcaption", title), picture, numbers((unit, "rows"), bins))
 
@@ -87,15 +98,37 @@ def stacked(title: str, rows: Mapping[str, Mapping[str, int]], kinds: Sequence[s
     marks = []
     for index, (name, counts) in enumerate(rows.items()):
         x, whole = float(left), sum(counts.values()) or 1
-        marks.append(tag("text", name if len(name) < 18 else f"{name[:17]}\u2026", x=left - 8, y=line * index + 17, text_anchor="end"))
+        marks.append(
+            tag(
+                "text",
+                name if len(name) < 18 else f"{name[:17]}\u2026",
+                x=left - 8,
+                y=line * index + 17,
+                text_anchor="end",
+            )
+        )
         for color, kind in enumerate(kinds, 1):
             part = (width - left) * counts.get(kind, 0) / whole
             if part:
                 text = f"{name}, {kind}: {counts[kind]:,} of {whole:,}"
-                marks.append(tag("rect", tag("title", text), x=_place(x), y=line * index + 3, width=_place(part), height=line - 6, class_=f"f{color}"))
+                marks.append(
+                    tag(
+                        "rect",
+                        tag("title", text),
+                        x=_place(x),
+                        y=line * index + 3,
+                        width=_place(part),
+                        height=line - 6,
+                        class_=f"f{color}",
+                    )
+                )
             x += part
     picture = tag("svg", *marks, viewBox=f"0 0 {width} {line * len(rows)}", role="img", aria_label=title)
-    legend = tag("ul", *(tag("li", tag("span", "", class_=f"key f{color}"), kind) for color, kind in enumerate(kinds, 1)), class_="legend")
+    legend = tag(
+        "ul",
+        *(tag("li", tag("span", "", class_=f"key f{color}"), kind) for color, kind in enumerate(kinds, 1)),
+        class_="legend",
+    )
     table = numbers(("", *kinds), [(name, *(counts.get(kind, 0) for kind in kinds)) for name, counts in rows.items()])
     return tag("figure", tag("figcaption", title), legend, picture, table)
 
@@ -114,10 +147,28 @@ def lines(title: str, x: Sequence[float], series: Mapping[str, Sequence[float | 
             if value is None:
                 lift = True
                 continue
-            drawn.append(f"{'M' if lift else 'L'}{_place(_LEFT + (_WIDTH - _LEFT) * (at - x[0]) / across)} {_place(_TOP + inner * (high - value) / up)}")
+            drawn.append(
+                f"{'M' if lift else 'L'}{_place(_LEFT + (_WIDTH - _LEFT) * (at - x[0]) / across)} {_place(_TOP + inner * (high - value) / up)}"
+            )
             lift = False
         marks.append(tag("path", d=" ".join(drawn), class_=f"line l{(color - 1) % 5 + 1}"))
-    ends = [tag("text", f"{at:g}", x=place, y=_HEIGHT - 6, text_anchor=anchor) for at, place, anchor in ((x[0], _LEFT, "start"), (x[-1], _WIDTH, "end"))]
-    legend = tag("ul", *(tag("li", tag("span", "", class_=f"key f{(color - 1) % 5 + 1}"), name) for color, name in enumerate(series, 1)), class_="legend")
+    ends = [
+        tag("text", f"{at:g}", x=place, y=_HEIGHT - 6, text_anchor=anchor)
+        for at, place, anchor in ((x[0], _LEFT, "start"), (x[-1], _WIDTH, "end"))
+    ]
+    legend = tag(
+        "ul",
+        *(
+            tag("li", tag("span", "", class_=f"key f{(color - 1) % 5 + 1}"), name)
+            for color, name in enumerate(series, 1)
+        ),
+        class_="legend",
+    )
     table = numbers((x_name, *series), [(at, *(ys[index] for ys in series.values())) for index, at in enumerate(x)])
-    return tag("figure", tag("figcaption", title), legend, _picture(title, _axes(f"{high:.3g}", f"{low:.3g}"), *marks, *ends), table)
+    return tag(
+        "figure",
+        tag("figcaption", title),
+        legend,
+        _picture(title, _axes(f"{high:.3g}", f"{low:.3g}"), *marks, *ends),
+        table,
+    )

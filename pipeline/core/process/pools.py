@@ -8,7 +8,7 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
 from typing import TypeVar
 
-from pipeline.errors import AerieError
+from pipeline.core.errors import AerieError
 
 _FAR = 16
 """Items among which two must need work for a pool to be started; as many are held in memory at most."""
@@ -76,4 +76,6 @@ def _worked(
         while waiting:
             yield next_one()
     except BrokenProcessPool as error:
-        raise AerieError(f"a worker process died: out of memory, or killed? One process alone needs less ({error})") from error
+        raise AerieError(
+            f"a worker process died: out of memory, or killed? One process alone needs less ({error})"
+        ) from error

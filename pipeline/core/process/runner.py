@@ -20,9 +20,9 @@ from typing import Any, TextIO
 
 from pydantic import ValidationError
 
-from pipeline.errors import AerieError, ConfigError
-from pipeline.section import Section, mistake
-from pipeline.unreadable import fault_of_import
+from pipeline.core.errors import AerieError, ConfigError
+from pipeline.core.parse_faults import fault_of_import
+from pipeline.core.sections import Section, mistake
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: never 0, since DVC would record a half output as success."""
@@ -136,7 +136,9 @@ def pick(config: Any, path: str) -> Any:
     value = config
     for part in path.split("."):
         if not isinstance(value, dict) or part not in value:
-            raise ConfigError(f"build/config.json has no {path!r} (looked for {part!r}); run `python -m pipeline compose`")
+            raise ConfigError(
+                f"build/config.json has no {path!r} (looked for {part!r}); run `python -m pipeline compose`"
+            )
         value = value[part]
     return value
 
@@ -152,7 +154,9 @@ def section_of(model: type[Section], values: dict[str, Any]) -> Section:
         return model.model_validate(values)
     except ValidationError as error:
         listed = "\n  ".join(map(mistake, error.errors()))
-        raise ConfigError(f"build/config.json does not fit this code; run `python -m pipeline compose`:\n  {listed}") from error
+        raise ConfigError(
+            f"build/config.json does not fit this code; run `python -m pipeline compose`:\n  {listed}"
+        ) from error
 
 
 def tell(text: str) -> None:
@@ -207,7 +211,9 @@ def guarded(work: Callable[[], int | None]) -> int:
 
 
 def _fault() -> int:
-    tell(f"{traceback.format_exc()}this is a fault of the program, not of the data; please report it with the lines above")
+    tell(
+        f"{traceback.format_exc()}this is a fault of the program, not of the data; please report it with the lines above"
+    )
     return BROKEN
 
 

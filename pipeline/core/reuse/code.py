@@ -12,11 +12,11 @@ from typing import Protocol
 
 import orjson
 
-from pipeline.artifacts import read_bytes, to_json
-from pipeline.fingerprint import PACKAGE, fingerprints
-from pipeline.runner import STARTED
+from pipeline.core.files import read_bytes, to_json
+from pipeline.core.fingerprint import PACKAGE, fingerprints
+from pipeline.core.process.runner import STARTED
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 """Folder that holds the package and requirements.lock."""
 
 
@@ -66,7 +66,11 @@ def edited_meanwhile() -> bool:
 
 def _files() -> list[Path]:
     """All files of the package, and the lock."""
-    inside = [path for path in sorted((ROOT / PACKAGE).rglob("*")) if path.is_file() and path.parent.name != "__pycache__" and not path.name.startswith(".")]
+    inside = [
+        path
+        for path in sorted((ROOT / PACKAGE).rglob("*"))
+        if path.is_file() and path.parent.name != "__pycache__" and not path.name.startswith(".")
+    ]
     lock = ROOT / "requirements.lock"
     return [*inside, *([lock] if lock.is_file() else [])]
 
@@ -74,7 +78,9 @@ def _files() -> list[Path]:
 @cache
 def _sources() -> bytes:
     """Digest of all files of the package, and of the lock."""
-    return digest(b"sources", *(part for path in _files() for part in (str(path.relative_to(ROOT)).encode(), read_bytes(path))))
+    return digest(
+        b"sources", *(part for path in _files() for part in (str(path.relative_to(ROOT)).encode(), read_bytes(path)))
+    )
 
 
 @cache

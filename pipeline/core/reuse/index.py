@@ -137,11 +137,18 @@ class Index:
 
     def segments(self) -> list[Segment]:
         """All of them, the longest unused first."""
-        return [Segment(*row) for row in self._db.execute("SELECT name, kind, bytes, md5, used FROM segments ORDER BY used, name")]
+        return [
+            Segment(*row)
+            for row in self._db.execute("SELECT name, kind, bytes, md5, used FROM segments ORDER BY used, name")
+        ]
 
     def pieces(self) -> dict[str, int]:
         """Number of pieces, by the stage that made them."""
-        return dict(self._db.execute("SELECT s.kind, count(*) FROM pieces AS p JOIN segments AS s ON s.name = p.segment GROUP BY s.kind"))
+        return dict(
+            self._db.execute(
+                "SELECT s.kind, count(*) FROM pieces AS p JOIN segments AS s ON s.name = p.segment GROUP BY s.kind"
+            )
+        )
 
     def touch(self, names: Iterable[bytes]) -> None:
         """Note that segments were used now."""

@@ -1,6 +1,6 @@
 """What earlier builds computed, by content: found, checked, taken, added. Nothing of it shows in a result; without it everything is computed.
 
-It lies in the clone's shared folder (pipeline/home.py), never in an out of DVC, which deletes outs before a stage runs again.
+It lies in the clone's shared folder (pipeline/core/home.py), never in an out of DVC, which deletes outs before a stage runs again.
 """
 
 import contextlib
@@ -12,20 +12,30 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from pipeline.artifacts import digests_of_file, read_bytes, sha256_file, write_bytes
-from pipeline.dvc_cache import cached_paths
-from pipeline.errors import AerieError, ConfigError
-from pipeline.home import shared_folder
-from pipeline.reuse.code import code_digest, digest, edited_meanwhile
-from pipeline.reuse.index import FILE, Index, Piece, Segment, Stat
-from pipeline.runner import tell
+from pipeline.core.dvc_cache import cached_paths
+from pipeline.core.errors import AerieError, ConfigError
+from pipeline.core.files import digests_of_file, read_bytes, sha256_file, write_bytes
+from pipeline.core.home import shared_folder
+from pipeline.core.process.runner import tell
+from pipeline.core.reuse.code import code_digest, digest, edited_meanwhile
+from pipeline.core.reuse.index import FILE, Index, Piece, Segment, Stat
 
 VARIABLE = "AERIE_REUSE"
 """Environment variable: `off`, or the most bytes to keep (`500MB`, `20GiB`)."""
 FOLDER = "rows"
 DEFAULT_BYTES = 8 << 30
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 1 << 10,
+    "mi": 1 << 20,
+    "gi": 1 << 30,
+    "ti": 1 << 40,
+}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 _LEFTOVER_SECONDS = 86400.0
 """Age from which a file that the index does not know is taken for one that a killed run left."""
@@ -104,7 +114,10 @@ class Kept:
         if name in self._damaged or self.folder is None:
             return None
         known = self._guarded(lambda index: index.segment(name))
-        places: list[Path] = [self._path(name), *(cached_paths(known.md5, self._root) if known is not None and known.md5 else ())]
+        places: list[Path] = [
+            self._path(name),
+            *(cached_paths(known.md5, self._root) if known is not None and known.md5 else ()),
+        ]
         for path in places:
             with contextlib.suppress(AerieError, OSError):
                 if path.is_file() and self._sha256(path) == name:
@@ -129,7 +142,9 @@ class Kept:
         if self._index is None:
             return
         name = digest(data)
-        self._guarded(lambda index: self._add(index, name, len(data), None, pieces, lambda path: write_bytes(path, data)))
+        self._guarded(
+            lambda index: self._add(index, name, len(data), None, pieces, lambda path: write_bytes(path, data))
+        )
 
     def add_file(self, path: Path, pieces: Iterable[tuple[bytes, int, int]]) -> str:
         """Keep a finished file of an out of DVC as a segment; return its SHA-256 in hex.
@@ -188,7 +203,15 @@ class Kept:
     def _path(self, name: bytes) -> Path:
         return segment_path(self._root, name)
 
-    def _add(self, index: Index, name: bytes, size: int, md5: str | None, pieces: Iterable[tuple[bytes, int, int]], make: Callable[[Path], None]) -> None:
+    def _add(
+        self,
+        index: Index,
+        name: bytes,
+        size: int,
+        md5: str | None,
+        pieces: Iterable[tuple[bytes, int, int]],
+        make: Callable[[Path], None],
+    ) -> None:
         """Make the file first, then the entry: what a crash leaves between is a file that nobody knows."""
         path = self._path(name)
         if not path.is_file() or name in self._damaged:
@@ -291,7 +314,11 @@ def collect(index: Index, folder: Path, limit: int) -> int:
     held = [(segment, own_bytes(segment_path(folder, segment.name))) for segment in index.segments()]
     total, freed, gone = sum(size for _, size in held), 0, []
     for segment, size in held:
-        if size and segment.md5 and any(path.stat().st_size == segment.size for path in cached_paths(segment.md5, folder)):
+        if (
+            size
+            and segment.md5
+            and any(path.stat().st_size == segment.size for path in cached_paths(segment.md5, folder))
+        ):
             segment_path(folder, segment.name).unlink(missing_ok=True)  # DVC's is enough; the entry stays
             total, freed = total - size, freed + size
         elif size and total > limit:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.reuse.kept import Kept
+from pipeline.core.reuse.row_cache import Kept
 
 _SEGMENT_ROWS = 512
 _SEGMENT_BYTES = 4 << 20

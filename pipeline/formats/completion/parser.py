@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.answers.answer import Answer, Bill, Call, Finish, Reply
-from pipeline.answers.found import found
+from pipeline.core.describe import found
+from pipeline.formats.completion.answer import Answer, Bill, Call, Finish, Reply
 
 STOPS = frozenset({"stop", "tool_calls", "function_call", "end_turn", "eos", "eos_token", "stop_sequence", "tool_use"})
 LENGTHS = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
@@ -32,11 +32,15 @@ def parse_body(body: Any) -> Reply:
     if choices is None and isinstance(body.get("text"), str) and isinstance(body.get("meta_info"), dict):
         body, choices, bill = _native(body)
     if not isinstance(choices, list) or not choices:
-        return _no_completion(f"`choices` is {found(choices)}" if "choices" in body else f"the body is {found(body)}", provider, bill)
+        return _no_completion(
+            f"`choices` is {found(choices)}" if "choices" in body else f"the body is {found(body)}", provider, bill
+        )
     if bill.tokens is None and len(choices) == 1 and isinstance(choices[0], dict):
         own = bill_of(choices[0].get("usage"))
         bill = Bill(own.tokens, (*bill.notes, *own.notes))
-    return Reply(provider, bill, tuple(_answer(choice, number, body) for number, choice in enumerate(_in_order(choices))))
+    return Reply(
+        provider, bill, tuple(_answer(choice, number, body) for number, choice in enumerate(_in_order(choices)))
+    )
 
 
 def _no_completion(what: str, provider: str | None = None, bill: Bill = Bill()) -> Reply:  # noqa: B008 -- immutable
@@ -47,8 +51,16 @@ def _native(body: dict[str, Any]) -> tuple[dict[str, Any], list[Any], Bill]:
     """A body of SGLang's own `/generate`, as a text completion."""
     meta = body["meta_info"]
     logprobs = meta.get("output_token_logprobs")
-    sampled = [entry[1] for entry in logprobs if isinstance(entry, list) and len(entry) > 1] if isinstance(logprobs, list) else []
-    choice = {"text": body["text"], "finish_reason": meta.get("finish_reason"), "logprobs": {"token_ids": sampled} if sampled else None}
+    sampled = (
+        [entry[1] for entry in logprobs if isinstance(entry, list) and len(entry) > 1]
+        if isinstance(logprobs, list)
+        else []
+    )
+    choice = {
+        "text": body["text"],
+        "finish_reason": meta.get("finish_reason"),
+        "logprobs": {"token_ids": sampled} if sampled else None,
+    }
     return body, [choice], bill_of(meta)
 
 
@@ -71,12 +83,18 @@ def bill_of(usage: Any) -> Bill:
     key = "completion_tokens" if "completion_tokens" in usage else "output_tokens"
     completion = _count(usage.get(key))
     details = usage.get("completion_tokens_details")
-    reasoning = _count(details.get("reasoning_tokens")) if isinstance(details, dict) else _count(usage.get("reasoning_tokens"))
+    reasoning = (
+        _count(details.get("reasoning_tokens")) if isinstance(details, dict) else _count(usage.get("reasoning_tokens"))
+    )
     total, prompt = _count(usage.get("total_tokens")), _count(usage.get("prompt_tokens", usage.get("input_tokens")))
     emitted = total - prompt if total is not None and prompt is not None else None
     if completion is None:
         odd = () if usage.get(key) is None else (f"count_unusable: {key} is {found(usage[key])}",)
-        return Bill(emitted, (*odd, "billed_as_total_minus_prompt")) if emitted is not None and emitted >= 0 else Bill(notes=odd)
+        return (
+            Bill(emitted, (*odd, "billed_as_total_minus_prompt"))
+            if emitted is not None and emitted >= 0
+            else Bill(notes=odd)
+        )
     if reasoning and emitted == completion + reasoning:
         return Bill(emitted, ("usage_disjoint",))
     return Bill(completion)
@@ -84,26 +102,46 @@ def bill_of(usage: Any) -> Bill:
 
 def _answer(choice: Any, position: int, body: dict[str, Any]) -> Answer:
     if not isinstance(choice, dict):
-        return Answer(position, rejects=("not_a_completion",), notes=(f"not_a_completion: the choice is {found(choice)}",))
+        return Answer(
+            position, rejects=("not_a_completion",), notes=(f"not_a_completion: the choice is {found(choice)}",)
+        )
     word = _word(choice.get("finish_reason"))
     finish = _finish(word, _word(choice.get("native_finish_reason")))
     if choice.get("error") or word == "error":
-        return Answer(position, finish=finish, finish_reason=word, rejects=("provider_error", *(("partial_text",) if _has_text(choice) else ())))
+        return Answer(
+            position,
+            finish=finish,
+            finish_reason=word,
+            rejects=("provider_error", *(("partial_text",) if _has_text(choice) else ())),
+        )
     given = tuple(_given(choice, position, body))
     try:
         return _texts(choice, position, finish, word, given)
     except _UnusableError as error:
         code, *details = error.args
         notes = tuple(f"{code}: {detail}" for detail in details)
-        return Answer(position, finish=finish, finish_reason=word, given=given, logprobs=choice.get("logprobs"), rejects=(code,), notes=notes)
+        return Answer(
+            position,
+            finish=finish,
+            finish_reason=word,
+            given=given,
+            logprobs=choice.get("logprobs"),
+            rejects=(code,),
+            notes=notes,
+        )
 
 
-def _texts(choice: dict[str, Any], position: int, finish: Finish, word: str | None, given: tuple[tuple[str, Any], ...]) -> Answer:
+def _texts(
+    choice: dict[str, Any], position: int, finish: Finish, word: str | None, given: tuple[tuple[str, Any], ...]
+) -> Answer:
     message = choice.get("message")
     if message is None and isinstance(choice.get("text"), str):
         message = {"content": choice["text"]}
     if not isinstance(message, dict):
-        raise _UnusableError("not_a_completion", f"`message` is {found(message)}" if "message" in choice else f"the choice is {found(choice)}")
+        raise _UnusableError(
+            "not_a_completion",
+            f"`message` is {found(message)}" if "message" in choice else f"the choice is {found(choice)}",
+        )
     content, thoughts, readable = _parts(message.get("content"))
     reasoning, other, raw = _reasoning(message, thoughts)
     rejects = [] if raw and readable else ["reasoning_not_raw"]
@@ -112,9 +150,16 @@ def _texts(choice: dict[str, Any], position: int, finish: Finish, word: str | No
     if word == "content_filter":
         rejects.append("content_filter")
     calls = tuple(_calls(message))
-    if not (_is_unicode(reasoning) and _is_unicode(content) and _is_unicode(other or "") and all(map(_is_unicode, _call_texts(calls)))):
+    if not (
+        _is_unicode(reasoning)
+        and _is_unicode(content)
+        and _is_unicode(other or "")
+        and all(map(_is_unicode, _call_texts(calls)))
+    ):
         raise _UnusableError("text_not_utf8")
-    return Answer(position, reasoning, content, calls, finish, word, other, tuple(rejects), given, choice.get("logprobs"))
+    return Answer(
+        position, reasoning, content, calls, finish, word, other, tuple(rejects), given, choice.get("logprobs")
+    )
 
 
 def _call_texts(calls: tuple[Call, ...]) -> Iterator[str]:
@@ -123,7 +168,9 @@ def _call_texts(calls: tuple[Call, ...]) -> Iterator[str]:
 
 def _reasoning(message: dict[str, Any], thoughts: str) -> tuple[str, str | None, bool]:
     """Reasoning, a contradicting second text, and whether it is the model's own words."""
-    named = [text for text in (_text(message.get("reasoning")), _text(message.get("reasoning_content")), thoughts) if text]
+    named = [
+        text for text in (_text(message.get("reasoning")), _text(message.get("reasoning_content")), thoughts) if text
+    ]
     details = message.get("reasoning_details")
     raw = True
     if details and isinstance(details, list):
@@ -161,10 +208,21 @@ def _calls(message: dict[str, Any]) -> Iterator[Call]:
         arguments, name = function.get("arguments"), function["name"]
         native = item.get("id")
         try:
-            text = arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+            text = (
+                arguments
+                if isinstance(arguments, str)
+                else ""
+                if arguments is None
+                else json.dumps(arguments, ensure_ascii=False)
+            )
         except RecursionError:
             raise _UnusableError("tool_call_malformed") from None
-        yield Call(native if isinstance(native, str) else "" if native is None else str(native), name, text, arguments is None or isinstance(arguments, str))
+        yield Call(
+            native if isinstance(native, str) else "" if native is None else str(native),
+            name,
+            text,
+            arguments is None or isinstance(arguments, str),
+        )
 
 
 def _given(choice: dict[str, Any], position: int, body: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -221,13 +279,23 @@ def _parts(value: Any) -> tuple[str, str, bool]:
     kinds = [str(part.get("type")) if isinstance(part, dict) else "" for part in value]
     unreadable = [any(word in kind for word in NOT_RAW) for kind in kinds]
     thoughts = [kind.startswith(THOUGHTS) for kind in kinds]
-    texts = (_part(part) for part, thought, hidden in zip(value, thoughts, unreadable, strict=True) if not thought and not hidden)
-    return "".join(texts), "".join(_thought(part) for part, thought in zip(value, thoughts, strict=True) if thought), not any(unreadable)
+    texts = (
+        _part(part)
+        for part, thought, hidden in zip(value, thoughts, unreadable, strict=True)
+        if not thought and not hidden
+    )
+    return (
+        "".join(texts),
+        "".join(_thought(part) for part, thought in zip(value, thoughts, strict=True) if thought),
+        not any(unreadable),
+    )
 
 
 def _has_text(choice: dict[str, Any]) -> bool:
     message = choice.get("message")
-    return isinstance(message, dict) and any(message.get(key) for key in ("content", "reasoning", "reasoning_content", "tool_calls"))
+    return isinstance(message, dict) and any(
+        message.get(key) for key in ("content", "reasoning", "reasoning_content", "tool_calls")
+    )
 
 
 def _word(value: Any) -> str | None:

@@ -9,7 +9,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from pipeline.section import Section
+from pipeline.core.sections import Section
 
 BackendName = Literal["transformers", "vllm", "sglang"]
 StoredDtype = Literal["bfloat16", "float16", "float32", "float8_e4m3fn"]
@@ -17,7 +17,12 @@ StoredDtype = Literal["bfloat16", "float16", "float32", "float8_e4m3fn"]
 
 def ascending_layers(layer_ids: list[int], num_layers: int) -> bool:
     """Tell whether these are three different ids of auxiliary layers, low to high, of a target with so many layers."""
-    return len(layer_ids) == 3 and sorted(set(layer_ids)) == layer_ids and layer_ids[0] >= 0 and layer_ids[-1] <= num_layers
+    return (
+        len(layer_ids) == 3
+        and sorted(set(layer_ids)) == layer_ids
+        and layer_ids[0] >= 0
+        and layer_ids[-1] <= num_layers
+    )
 
 
 class Manifest(Section):
@@ -47,7 +52,9 @@ class Manifest(Section):
     @model_validator(mode="after")
     def _names_layers_of_the_target(self) -> Self:
         if not ascending_layers(self.layer_ids, self.num_layers):
-            raise ValueError(f"layer_ids {self.layer_ids} are not three ascending ids from 0 to num_layers, which is {self.num_layers}")
+            raise ValueError(
+                f"layer_ids {self.layer_ids} are not three ascending ids from 0 to num_layers, which is {self.num_layers}"
+            )
         if len(self.layer_names) != len(self.layer_ids):
             raise ValueError(f"layer_names {self.layer_names} are not one for each of layer_ids {self.layer_ids}")
         return self

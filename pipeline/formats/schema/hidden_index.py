@@ -2,8 +2,8 @@
 
 import pyarrow as pa
 
-from pipeline.schema.tokens import SCHEMA as TOKENS
-from pipeline.tables import versioned
+from pipeline.core.tables import versioned
+from pipeline.formats.schema.tokens import SCHEMA as TOKENS
 
 INDEX = versioned(
     [

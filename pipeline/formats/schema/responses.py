@@ -5,7 +5,7 @@ No time and no date: those stay in the ledger, so that the same answers give the
 
 from typing import Any, Literal
 
-from pipeline.section import Section
+from pipeline.core.sections import Section
 
 
 class Failure(Section):

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.section import Section
+from pipeline.core.sections import Section
 
 
 class TokenizerSpec(Section):

@@ -5,7 +5,7 @@ The only files of a build that hold times: two builds with the same answers diff
 
 from typing import Literal
 
-from pipeline.section import Section
+from pipeline.core.sections import Section
 
 
 class Timing(Section):

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from pipeline.tables import versioned
+from pipeline.core.tables import versioned
 
 Evidence = Literal["ids", "logprobs", "count", "text"]
 Status = Literal["accept", "flag", "reject"]
@@ -20,7 +20,11 @@ SCHEMA = versioned(
         pa.field("billed_tokens", pa.int32()),
         pa.field("finish_reason", pa.string()),
         pa.field("provider", pa.string()),
-        pa.field("segments", pa.list_(pa.struct([("kind", pa.string()), ("start", pa.int32()), ("end", pa.int32())])), nullable=False),
+        pa.field(
+            "segments",
+            pa.list_(pa.struct([("kind", pa.string()), ("start", pa.int32()), ("end", pa.int32())])),
+            nullable=False,
+        ),
         pa.field("notes", pa.list_(pa.string()), nullable=False),
         pa.field("status", pa.string(), nullable=False),
         pa.field("reason", pa.string()),

@@ -1,7 +1,7 @@
 """The only loader of tokenizers.
 
 Text is always encoded with special tokens off: a text that merely mentions ``<|im_end|>`` stays text. Special tokens
-are placed by id, from the target's map, which `pipeline/specials.py` checks.
+are placed by id, from the target's map, which `pipeline/model/special_tokens.py` checks.
 """
 
 import hashlib
@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from pipeline.errors import InputError, TokenizerError
-from pipeline.schema.target import TargetSpec, TokenizerSpec
+from pipeline.core.errors import InputError, TokenizerError
+from pipeline.formats.schema.target import TargetSpec, TokenizerSpec
 
 _SPLIT_PROBE = (
     "I don't DON'T they'll x's 1 12 123 1234 12345678 a1b2 中文English混合 我在2024年用Python写了3个脚本，效果不错！Ⅷ ² ½ "
@@ -81,7 +81,9 @@ class _Splintr:
         """Id from which on there are only special tokens; 0 when ordinary ones lie among them."""
         ids = set(self.special_ids.values())
         first = min(ids, default=0)
-        return first if all(token in ids or not self._known(token) for token in range(first, max(ids, default=0))) else 0
+        return (
+            first if all(token in ids or not self._known(token) for token in range(first, max(ids, default=0))) else 0
+        )
 
     def _known(self, token: int) -> bool:
         try:
@@ -130,7 +132,9 @@ class _Tiktoken:
             ) from error
         self.encode = loaded.encode_ordinary
         self._bytes = {token: piece for piece, token in ranks.items()}
-        self.special_ids = {text: token for text, token in special_tokens.items() if token not in self._bytes}  # a ranked id is ordinary text
+        self.special_ids = {
+            text: token for text, token in special_tokens.items() if token not in self._bytes
+        }  # a ranked id is ordinary text
 
     def encode_flat(self, text: str) -> bytes:
         return _pack(self.encode(text))
@@ -158,7 +162,9 @@ class _Transformers:
         try:
             loaded = AutoTokenizer.from_pretrained(spec.name, revision=revision, trust_remote_code=trust_remote_code)
         except Exception as error:
-            raise TokenizerError(f"target.tokenizer.name {spec.name!r}: transformers cannot load it: {type(error).__name__}: {error}") from error
+            raise TokenizerError(
+                f"target.tokenizer.name {spec.name!r}: transformers cannot load it: {type(error).__name__}: {error}"
+            ) from error
         fast = getattr(loaded, "backend_tokenizer", None)
         if fast is None:
             raise TokenizerError(
@@ -188,13 +194,17 @@ class _Transformers:
         try:
             return bytes(self._unicode_to_byte[char] for char in piece)
         except KeyError as error:
-            raise TokenizerError(f"id {token} is {piece!r}: not a byte-level token; only byte-level BPE is supported") from error
+            raise TokenizerError(
+                f"id {token} is {piece!r}: not a byte-level token; only byte-level BPE is supported"
+            ) from error
 
 
 def _without_added_tokens(fast: Any) -> Any:
     """Give a copy that knows no added token: the library can switch off the special ones only, and Qwen's ``<think>`` is not among them."""
     tree = json.loads(fast.to_str())
-    return type(fast).from_str(json.dumps({**tree, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None}))
+    return type(fast).from_str(
+        json.dumps({**tree, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None})
+    )
 
 
 def _byte_level_alphabet() -> dict[int, str]:
@@ -342,7 +352,9 @@ class Tokenizer:
 
 
 def _not_unicode(text: str, error: UnicodeEncodeError) -> InputError:
-    return InputError(f"character {error.start} is {text[error.start]!r}, a lone surrogate: the text is not valid Unicode")
+    return InputError(
+        f"character {error.start} is {text[error.start]!r}, a lone surrogate: the text is not valid Unicode"
+    )
 
 
 def _cut(text: str, spec: TokenizerSpec) -> Iterator[str]:

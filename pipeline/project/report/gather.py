@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import read_bytes, read_json
-from pipeline.errors import AerieError
-from pipeline.stages import STAGES, Stage
+from pipeline.core.errors import AerieError
+from pipeline.core.files import read_bytes, read_json
+from pipeline.graph import STAGES, Stage
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,19 @@ def small(path: Path) -> dict[str, Any] | None:
 def audit_summary(path: Path) -> dict[str, Any] | None:
     """Summary of an audit, or None when there is none of this version."""
     found = small(path)
-    needed = {"rows", "accepted", "accepted_tokens", "rows_with_error", "billing", "evidence", "left_out", "checks", "providers", "cost_usd", "gate"}
+    needed = {
+        "rows",
+        "accepted",
+        "accepted_tokens",
+        "rows_with_error",
+        "billing",
+        "evidence",
+        "left_out",
+        "checks",
+        "providers",
+        "cost_usd",
+        "gate",
+    }
     return found if found is not None and found.get("version") == 1 and needed <= set(found) else None
 
 
@@ -100,4 +112,6 @@ def gather(root: Path) -> Build | None:
             )
         )
     made = {stage.name: is_made(stage, root) for stage in STAGES if not stage.per_dataset}
-    return Build(config, datasets, made, small(build / "drafter" / "eval.json"), training_log(build / "drafter" / "log.csv"))
+    return Build(
+        config, datasets, made, small(build / "drafter" / "eval.json"), training_log(build / "drafter" / "log.csv")
+    )

@@ -5,13 +5,15 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pipeline.report.blocks import money, number, percent
-from pipeline.report.html import visible
+from pipeline.core.html.blocks import money, number, percent
+from pipeline.core.html.markup import visible
 
 
 def inert(text: object) -> str:
     """Untrusted text inside a table or a list: no markup, no line break, nothing hidden."""
-    escaped = html.escape(visible(" ".join(str(text).split())), quote=False)  # an entity for a quote would itself be escaped below
+    escaped = html.escape(
+        visible(" ".join(str(text).split())), quote=False
+    )  # an entity for a quote would itself be escaped below
     return re.sub(r"[|@`\[\]*_~\\#!]", lambda found: f"&#{ord(found[0])};", escaped)
 
 
@@ -27,27 +29,55 @@ def row(cells: list[object]) -> str:
 
 def markdown(summaries: Mapping[str, Mapping[str, Any]]) -> str:
     """Verdicts of some datasets in one table, what was found, and which provider did how."""
-    lines = ["### Audit", "", row(["Dataset", "Verdict", "Accepted", "Rows", "Errors", "Mean off", "Max off", "Cost"]), row(["---"] * 8)]
+    lines = [
+        "### Audit",
+        "",
+        row(["Dataset", "Verdict", "Accepted", "Rows", "Errors", "Mean off", "Max off", "Cost"]),
+        row(["---"] * 8),
+    ]
     for name, found in summaries.items():
         billing = found["billing"]
         verdict = "go" if found["gate"]["verdict"] == "go" else "**no-go**"
         off = [number(billing["mean_absolute"], 2), number(billing["max_absolute"])]
         lines.append(
-            row([code(name), verdict, f"{found['accepted']:,}", f"{found['rows']:,}", f"{found['rows_with_error']:,}", *off, money(found["cost_usd"], 2).shown])
+            row(
+                [
+                    code(name),
+                    verdict,
+                    f"{found['accepted']:,}",
+                    f"{found['rows']:,}",
+                    f"{found['rows_with_error']:,}",
+                    *off,
+                    money(found["cost_usd"], 2).shown,
+                ]
+            )
         )
     for name, found in summaries.items():
         lines += ["", f"**{code(name)}**", ""]
         lines += [f"- no-go: {code(reason)}" for reason in found["gate"]["reasons"]]
-        lines += [f"- left out: {code(why)}: {count:,}" for why, count in sorted(found["left_out"].items(), key=lambda item: (-item[1], item[0]))]
-        lines += [f"- {check['severity']} {code(key)}: {check['rows']:,} rows" for key, check in found["checks"].items() if check["rows"]]
+        lines += [
+            f"- left out: {code(why)}: {count:,}"
+            for why, count in sorted(found["left_out"].items(), key=lambda item: (-item[1], item[0]))
+        ]
+        lines += [
+            f"- {check['severity']} {code(key)}: {check['rows']:,} rows"
+            for key, check in found["checks"].items()
+            if check["rows"]
+        ]
         lines += ["", *scorecards(found["providers"])]
     return "\n".join(lines) + "\n"
 
 
 def scorecards(providers: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Give providers side by side."""
-    lines = [row(["Provider", "Rows", "Exact", "Known", "Errors", "Tool calls valid", "Cut", "$ per M"]), row(["---"] * 8)]
+    lines = [
+        row(["Provider", "Rows", "Exact", "Known", "Errors", "Tool calls valid", "Cut", "$ per M"]),
+        row(["---"] * 8),
+    ]
     for name, card in providers.items():
-        shares = [percent(card[key]).shown for key in ("exact_share", "known_share", "error_share", "schema_accuracy", "truncated_share")]
+        shares = [
+            percent(card[key]).shown
+            for key in ("exact_share", "known_share", "error_share", "schema_accuracy", "truncated_share")
+        ]
         lines.append(row([code(name), f"{card['rows']:,}", *shares, money(card["usd_per_million"], 2).shown]))
     return lines

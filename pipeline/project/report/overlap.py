@@ -9,12 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.audit.checks.duplicates import near_pairs, repeats
-from pipeline.audit.config import NearDuplicateSection
-from pipeline.audit.sketch import Names, Sketch, facts_of, in_memory
-from pipeline.report.gather import Build
-from pipeline.schema.sketch import SCHEMA
-from pipeline.tables import read_batches, read_columns
+from pipeline.core.tables import read_batches, read_columns
+from pipeline.formats.schema.sketch import SCHEMA
+from pipeline.project.report.gather import Build
+from pipeline.stages.audit.checks.duplicates import near_pairs, repeats
+from pipeline.stages.audit.config import NearDuplicateSection
+from pipeline.stages.audit.sketch import Names, Sketch, facts_of, in_memory
 
 EXAMPLES = 3
 
@@ -55,7 +55,9 @@ def accepted_sketch(name: str, sketch: Path, accepted: Path) -> Sketch:
 
     """
     wanted = pa.chunked_array([batch.column(0) for batch in read_columns(accepted, ["id"])], pa.string())
-    return in_memory(name, [batch.filter(pc.is_in(batch.column("id"), value_set=wanted)) for batch in read_batches(sketch, SCHEMA)])
+    return in_memory(
+        name, [batch.filter(pc.is_in(batch.column("id"), value_set=wanted)) for batch in read_batches(sketch, SCHEMA)]
+    )
 
 
 def overlaps(sketches: list[Sketch], section: NearDuplicateSection) -> dict[tuple[str, str], Overlap]:
@@ -66,7 +68,11 @@ def overlaps(sketches: list[Sketch], section: NearDuplicateSection) -> dict[tupl
     found: dict[tuple[str, str], Overlap] = {}
     same = _across(starts, *repeats(facts_of(sketches, "completion")))
     near = _across(starts, *near_pairs(facts_of(sketches, "signature"), section)[:2])
-    kinds = {"prompt": _across(starts, *repeats(facts_of(sketches, "prompt"))), "completion": same, "near": near[~np.isin(near[:, 0], same[:, 0])]}
+    kinds = {
+        "prompt": _across(starts, *repeats(facts_of(sketches, "prompt"))),
+        "completion": same,
+        "near": near[~np.isin(near[:, 0], same[:, 0])],
+    }
     for kind, pairs in kinds.items():
         for row, first in pairs.tolist():
             (dataset, one), (later, other) = names.of(first), names.of(row)

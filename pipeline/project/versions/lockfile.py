@@ -8,11 +8,11 @@ from typing import Any
 
 from ruamel.yaml.error import YAMLError
 
-from pipeline.artifacts import read_bytes
-from pipeline.errors import ConfigError
-from pipeline.runner import no_collector
-from pipeline.unreadable import conflict, fault_of_yaml
-from pipeline.yamls import as_dvc
+from pipeline.core.dvc_yaml import as_dvc
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import read_bytes
+from pipeline.core.parse_faults import conflict, fault_of_yaml
+from pipeline.core.process.runner import no_collector
 
 LOCK = Path("dvc.lock")
 
@@ -53,7 +53,9 @@ def parse_lock(content: bytes, where: str) -> dict[str, Entry]:
                 raise TypeError(f"{odd[0]!r} where a text belongs")
             entries[name] = found
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(f"{where}: the entry of stage {name!r} is not what DVC writes ({error!r}); delete the entry and run `dvc repro`") from error
+            raise ConfigError(
+                f"{where}: the entry of stage {name!r} is not what DVC writes ({error!r}); delete the entry and run `dvc repro`"
+            ) from error
     return entries
 
 
@@ -72,10 +74,16 @@ def raw_stages(content: bytes, where: str) -> dict[str, Any]:
     try:
         document = as_dvc(content)
     except YAMLError as error:
-        raise ConfigError(f"{fault_of_yaml(where, content, error)}; restore it with `git checkout dvc.lock`, or delete it and run `dvc repro`") from error
+        raise ConfigError(
+            f"{fault_of_yaml(where, content, error)}; restore it with `git checkout dvc.lock`, or delete it and run `dvc repro`"
+        ) from error
     if document is None:
         return {}
-    if not isinstance(document, dict) or document.get("schema") != _SCHEMA or not isinstance(document.get("stages", {}), dict):
+    if (
+        not isinstance(document, dict)
+        or document.get("schema") != _SCHEMA
+        or not isinstance(document.get("stages", {}), dict)
+    ):
         raise ConfigError(
             f"{where}: expected DVC's schema {_SCHEMA!r} with `stages`; restore it with `git checkout dvc.lock`, or delete it and run `dvc repro`"
         )

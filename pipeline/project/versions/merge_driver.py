@@ -1,4 +1,4 @@
-"""git's merge driver for dvc.lock: `python -m pipeline.mergelock BASE OURS THEIRS`, stage by stage, into OURS.
+"""git's merge driver for dvc.lock: `python -m pipeline.project.versions.merge_driver BASE OURS THEIRS`, stage by stage, into OURS.
 
 DVC has a driver of its own only for `.dvc` files. A stage that one side changed takes that side's entry; one that both
 changed in different ways is forgotten, so that `dvc repro` restores it from the run cache or runs it, and can never take an entry that
@@ -11,18 +11,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.unreadable import readable
+from pipeline.core.parse_faults import readable
 
 with readable(__name__):
     from ruamel.yaml import YAML
 
-    from pipeline.artifacts import read_bytes, write_bytes
-    from pipeline.errors import ConfigError
-    from pipeline.lockfile import raw_stages
-    from pipeline.runner import guarded
+    from pipeline.core.errors import ConfigError
+    from pipeline.core.files import read_bytes, write_bytes
+    from pipeline.core.process.runner import guarded
+    from pipeline.project.versions.lockfile import raw_stages
 
 
-def merge(base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def merge(
+    base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
     """Merge the stages of three lock files; return the merged ones, and the names of those changed on both sides, which are left out."""
     merged, forgotten = {}, []
     for name in dict.fromkeys([*ours, *theirs, *base]):
@@ -56,8 +58,11 @@ def main(argv: list[str]) -> None:
 
     """
     if len(argv) != 3:
-        raise ConfigError(f"usage: python -m pipeline.mergelock BASE OURS THEIRS; found {argv}")
-    base, ours, theirs = (raw_stages(read_bytes(Path(name)), f"dvc.lock ({side})") for side, name in zip(("base", "ours", "theirs"), argv, strict=True))
+        raise ConfigError(f"usage: python -m pipeline.project.versions.merge_driver BASE OURS THEIRS; found {argv}")
+    base, ours, theirs = (
+        raw_stages(read_bytes(Path(name)), f"dvc.lock ({side})")
+        for side, name in zip(("base", "ours", "theirs"), argv, strict=True)
+    )
     merged, forgotten = merge(base, ours, theirs)
     write_bytes(Path(argv[1]), render(merged))
     if forgotten:

@@ -7,8 +7,8 @@ milliseconds, from documents. It names what is stale by itself; `followers` adds
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pipeline.lockfile import Entry, folder_digest
-from pipeline.stages import STAGES, Stage
+from pipeline.graph import STAGES, Stage
+from pipeline.project.versions.lockfile import Entry, folder_digest
 
 CONFIG = "build/config.json"
 CODE = "build/code.json"
@@ -67,10 +67,16 @@ def _digest_of(path: str, outs: dict[str, str], names: Iterable[str]) -> str | N
         return outs[path]
     inside = {out.removeprefix(f"{path}/"): digest for out, digest in outs.items() if out.startswith(f"{path}/")}
     wanted = {f"{name}.json" for name in names}
-    return folder_digest({file: digest for file, digest in inside.items() if file in wanted}) if wanted <= set(inside) else None
+    return (
+        folder_digest({file: digest for file, digest in inside.items() if file in wanted})
+        if wanted <= set(inside)
+        else None
+    )
 
 
-def _file_reasons(stage: Stage, name: str | None, entry: Entry, outs: dict[str, str], names: Iterable[str]) -> Iterator[str]:
+def _file_reasons(
+    stage: Stage, name: str | None, entry: Entry, outs: dict[str, str], names: Iterable[str]
+) -> Iterator[str]:
     reads = {template.format(d=name) for template in stage.reads.values() if "{each}" not in template}
     writes = {template.format(d=name) for template in stage.writes.values()}
     for what, wanted, found in (("reads", reads, set(entry.deps)), ("writes", writes, set(entry.outs))):
@@ -118,7 +124,10 @@ def affected(old: tuple[Any, Any], new: tuple[Any, Any]) -> dict[str, list[str]]
         if label not in before:
             found[label] = ["is new"]
             continue
-        pairs = [(_at(old[0], key.format(d=name)), _at(new[0], key.format(d=name)), key.format(d=name)) for key in stage.keys.values()]
+        pairs = [
+            (_at(old[0], key.format(d=name)), _at(new[0], key.format(d=name)), key.format(d=name))
+            for key in stage.keys.values()
+        ]
         reasons = [describe(*change) for was, now, key in pairs for change in changes(was, now, key)]
         if list(changes(_at(old[1], stage.name), _at(new[1], stage.name))):
             reasons.append("its code or a library changed")

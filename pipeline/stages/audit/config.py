@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from pipeline.section import Section
+from pipeline.core.sections import Section
 
 Expectation = Literal["required", "optional", "forbidden"]
 Level = Literal["error", "warn", "info", "off"]

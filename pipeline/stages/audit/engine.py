@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.audit.admit import left_out
-from pipeline.audit.batch import Batch
-from pipeline.audit.checks.catalog import CHECKS, Across, Check, Complaint
-from pipeline.audit.config import AuditSection, CheckSection
-from pipeline.audit.samples import Samples
-from pipeline.audit.sketch import Names, Sketch, facts_of, to_sketch
-from pipeline.audit.stats import Stats, known
-from pipeline.schema.findings import Finding
+from pipeline.formats.schema.findings import Finding
+from pipeline.stages.audit.checks.catalog import CHECKS, Across, Check, Complaint
+from pipeline.stages.audit.config import AuditSection, CheckSection
+from pipeline.stages.audit.decision.admission import left_out
+from pipeline.stages.audit.decision.stats import Stats, known
+from pipeline.stages.audit.inputs.batch import Batch
+from pipeline.stages.audit.page.samples import Samples
+from pipeline.stages.audit.sketch import Names, Sketch, facts_of, to_sketch
 
 Write = Callable[[list[dict[str, Any]]], None]
 RowFinding = tuple[int, Finding]
@@ -103,7 +103,9 @@ class Part:
 
 def sketch_of(batch: Batch, section: AuditSection) -> pa.RecordBatch:
     """What the checks across rows keep of a batch."""
-    facts = {check.column: check.facts(batch, settings) for check, settings in active(section) if isinstance(check, Across)}
+    facts = {
+        check.column: check.facts(batch, settings) for check, settings in active(section) if isinstance(check, Across)
+    }
     return to_sketch(batch.table.column("id"), facts)
 
 
@@ -137,9 +139,16 @@ def compare(tally: Tally, sketches: Sequence[Sketch], section: AuditSection, wri
     for check, settings in active(section):
         if not isinstance(check, Across):
             continue
-        complaints = (complaint for complaint in check.run(facts_of(sketches, check.column), names, settings) if complaint.row >= before)
+        complaints = (
+            complaint
+            for complaint in check.run(facts_of(sketches, check.column), names, settings)
+            if complaint.row >= before
+        )
         while some := list(islice(complaints, _LATE)):
-            found = [(complaint.row - before, to_finding(check.name, settings, complaint, names(complaint.row))) for complaint in some]
+            found = [
+                (complaint.row - before, to_finding(check.name, settings, complaint, names(complaint.row)))
+                for complaint in some
+            ]
             write([finding.to_row() for _row, finding in found])
             _count(tally, found, tally.failed)
             tally.samples.add_examples(found)
@@ -159,7 +168,9 @@ def decide(tally: Tally, section: AuditSection) -> None:
     """Accept each row or count why not; rows of the same status, reason and failed check at once."""
     pairs, standing = tally.stats.standing()
     places = len(_PLACES) + 1
-    kinds, firsts, kind_of, counts = np.unique(standing * places + tally.failed + 1, return_index=True, return_inverse=True, return_counts=True)
+    kinds, firsts, kind_of, counts = np.unique(
+        standing * places + tally.failed + 1, return_index=True, return_inverse=True, return_counts=True
+    )
     taken = np.zeros(len(kinds), dtype=np.bool_)
     for kind in np.argsort(firsts).tolist():
         pair, place = divmod(int(kinds[kind]), places)

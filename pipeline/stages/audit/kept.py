@@ -8,20 +8,20 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from pipeline.artifacts import to_json
-from pipeline.audit.answer import Answer
-from pipeline.audit.batch import Batch, ragged
-from pipeline.audit.config import AuditSection
-from pipeline.audit.context import Context
-from pipeline.audit.endpoints import Endpoints
-from pipeline.audit.engine import Part, RowFinding, active
-from pipeline.audit.samples import Samples
-from pipeline.audit.source import Rows
-from pipeline.audit.stats import Stats
-from pipeline.reuse.kept import Kept
-from pipeline.reuse.rows import Found, KeptRows
-from pipeline.schema.findings import Finding
-from pipeline.schema.sketch import SCHEMA as SKETCH
+from pipeline.core.files import to_json
+from pipeline.core.reuse.row_cache import Kept
+from pipeline.core.reuse.rows import Found, KeptRows
+from pipeline.formats.schema.findings import Finding
+from pipeline.formats.schema.sketch import SCHEMA as SKETCH
+from pipeline.stages.audit.config import AuditSection
+from pipeline.stages.audit.decision.stats import Stats
+from pipeline.stages.audit.engine import Part, RowFinding, active
+from pipeline.stages.audit.inputs.batch import Batch, ragged
+from pipeline.stages.audit.inputs.context import Context
+from pipeline.stages.audit.inputs.endpoints import Endpoints
+from pipeline.stages.audit.inputs.response_facts import Answer
+from pipeline.stages.audit.inputs.source import Rows
+from pipeline.stages.audit.page.samples import Samples
 
 _FACTS = [field for field in SKETCH if field.name != "id"]
 SCHEMA = pa.schema([pa.field("told", pa.binary()), *_FACTS])
@@ -32,7 +32,16 @@ _SMALL = ("id", "evidence", "count_delta", "billed_tokens", "finish_reason", "pr
 def decides(context: Context, section: AuditSection, heldout_digest: str | None) -> bytes:
     """Everything besides a row itself that decides what it tells; what is known of its provider is part of the row's key."""
     checks = {check.name: settings.model_dump(mode="json") for check, settings in active(section)}
-    return to_json([checks, context.expect.model_dump(mode="json"), context.allow, context.deny, context.record.model_dump(mode="json"), heldout_digest])
+    return to_json(
+        [
+            checks,
+            context.expect.model_dump(mode="json"),
+            context.allow,
+            context.deny,
+            context.record.model_dump(mode="json"),
+            heldout_digest,
+        ]
+    )
 
 
 def told_of(batch: Batch, part: Part) -> pa.RecordBatch:
@@ -44,7 +53,9 @@ def told_of(batch: Batch, part: Part) -> pa.RecordBatch:
         orjson.dumps([found, [getattr(answer, field.name) for field in fields(Answer)], calls])
         for found, answer, calls in zip(findings, batch.answers, batch.calls, strict=True)
     ]
-    return pa.RecordBatch.from_arrays([pa.array(told, pa.binary()), *(part.sketch.column(field.name) for field in _FACTS)], schema=SCHEMA)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(told, pa.binary()), *(part.sketch.column(field.name) for field in _FACTS)], schema=SCHEMA
+    )
 
 
 def part_of(batch: Batch, told: pa.RecordBatch) -> Part:
@@ -84,7 +95,10 @@ class KeptAudit:
         for rows in batches:
             found = self._rows.look([self._key(*parts) for parts in _contents(rows)])
             missing = found.missing
-            yield Pending(rows, found), rows if len(missing) == rows.table.num_rows else _some(rows, missing) if missing else None
+            yield (
+                Pending(rows, found),
+                rows if len(missing) == rows.table.num_rows else _some(rows, missing) if missing else None,
+            )
 
     def part(self, pending: Pending, fresh: "Fresh | None") -> Part:
         """Put a batch together, and keep what is new."""
@@ -112,7 +126,11 @@ class KeptAudit:
 
 def _known_of(provider: str | None, endpoints: Endpoints) -> bytes:
     """What is known of a provider; of all, where only the response line may name it."""
-    prices = {name: [price.model_dump(mode="json") for price in listed] for name, listed in endpoints.prices.items() if provider in (None, name)}
+    prices = {
+        name: [price.model_dump(mode="json") for price in listed]
+        for name, listed in endpoints.prices.items()
+        if provider in (None, name)
+    }
     return to_json([prices, {name: tags for name, tags in endpoints.tags.items() if provider in (None, name)}])
 
 
@@ -132,15 +150,28 @@ def _contents(rows: Rows) -> Iterator[tuple[Any, ...]]:
     first, edges = spans.offsets[0].as_py(), spans.offsets.to_numpy()
     flat = spans.values.slice(first, edges[-1] - first)
     kinds = flat.field("kind").to_pylist()
-    ends = np.stack([flat.field(name).fill_null(-1).to_numpy(zero_copy_only=False) for name in ("start", "end")], axis=1).astype("<i4")
+    ends = np.stack(
+        [flat.field(name).fill_null(-1).to_numpy(zero_copy_only=False) for name in ("start", "end")], axis=1
+    ).astype("<i4")
     bounds = (edges - first).tolist()
     for row, values in enumerate(small):
         begin, end = bounds[row], bounds[row + 1]
         text = repr((values, kinds[begin:end])).encode("utf-8", "surrogatepass")
         lines = [b"-" if line is None else b"+" + line for line in (rows.prompts[row], rows.responses[row])]
-        yield values[_SMALL.index("provider")], text, ends[begin:end].tobytes(), prompts[row].tobytes(), completions[row].tobytes(), *lines
+        yield (
+            values[_SMALL.index("provider")],
+            text,
+            ends[begin:end].tobytes(),
+            prompts[row].tobytes(),
+            completions[row].tobytes(),
+            *lines,
+        )
 
 
 def _some(rows: Rows, numbers: Sequence[int]) -> Rows:
     """Give some rows of a batch."""
-    return rows._replace(table=rows.table.take(pa.array(numbers)), prompts=[rows.prompts[n] for n in numbers], responses=[rows.responses[n] for n in numbers])
+    return rows._replace(
+        table=rows.table.take(pa.array(numbers)),
+        prompts=[rows.prompts[n] for n in numbers],
+        responses=[rows.responses[n] for n in numbers],
+    )

@@ -8,24 +8,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.artifacts import write_json, write_text
-from pipeline.audit.batch import Batch
-from pipeline.audit.config import AuditSection
-from pipeline.audit.context import Context
-from pipeline.audit.engine import Tally, compare, decide, gather
-from pipeline.audit.fit import check_fit
-from pipeline.audit.kept import KeptAudit
-from pipeline.audit.latency import Latencies
-from pipeline.audit.page import report
-from pipeline.audit.sketch import in_file
-from pipeline.audit.source import Source
-from pipeline.audit.summary import summarize
-from pipeline.audit.verdict import judge
-from pipeline.audit.workers import parts, sketches
-from pipeline.schema.findings import SCHEMA as FINDINGS
-from pipeline.schema.sketch import SCHEMA as SKETCH
-from pipeline.schema.tokens import SCHEMA as TOKENS
-from pipeline.tables import writing_table
+from pipeline.core.files import write_json, write_text
+from pipeline.core.tables import writing_table
+from pipeline.formats.schema.findings import SCHEMA as FINDINGS
+from pipeline.formats.schema.sketch import SCHEMA as SKETCH
+from pipeline.formats.schema.tokens import SCHEMA as TOKENS
+from pipeline.stages.audit.config import AuditSection
+from pipeline.stages.audit.decision.summary import summarize
+from pipeline.stages.audit.decision.verdict import judge
+from pipeline.stages.audit.engine import Tally, compare, decide, gather
+from pipeline.stages.audit.inputs.batch import Batch
+from pipeline.stages.audit.inputs.context import Context
+from pipeline.stages.audit.inputs.fit import check_fit
+from pipeline.stages.audit.inputs.latency import Latencies
+from pipeline.stages.audit.inputs.source import Source
+from pipeline.stages.audit.kept import KeptAudit
+from pipeline.stages.audit.page.report import report
+from pipeline.stages.audit.sketch import in_file
+from pipeline.stages.audit.workers import parts, sketches
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,21 @@ class Outputs:
     @classmethod
     def in_folder(cls, folder: Path) -> "Outputs":
         """Give all but the plot's data their usual names, in one folder."""
-        return cls(folder / "accepted.parquet", folder / "findings.parquet", folder / "report.html", folder / "summary.json", folder / "sketch.parquet")
+        return cls(
+            folder / "accepted.parquet",
+            folder / "findings.parquet",
+            folder / "report.html",
+            folder / "summary.json",
+            folder / "sketch.parquet",
+        )
 
     def paths(self) -> list[Path]:
         """All that is written."""
-        return [path for path in (self.accepted, self.findings, self.report, self.summary, self.sketch, self.lengths) if path is not None]
+        return [
+            path
+            for path in (self.accepted, self.findings, self.report, self.summary, self.sketch, self.lengths)
+            if path is not None
+        ]
 
 
 def write_audit(
@@ -80,7 +90,17 @@ def write_audit(
     decide(tally, section)
     write_accepted(source, tally, outputs.accepted)
     summary = summarize(tally, section, judge(tally, section), context.endpoints.quantizations)
-    write_text(outputs.report, report(title, summary, tally, context, not_asked(source, context), tally.stats.latencies() if latencies is None else latencies))
+    write_text(
+        outputs.report,
+        report(
+            title,
+            summary,
+            tally,
+            context,
+            not_asked(source, context),
+            tally.stats.latencies() if latencies is None else latencies,
+        ),
+    )
     if outputs.lengths is not None:
         write_text(outputs.lengths, lengths_csv(tally))
     write_json(outputs.summary, summary)
@@ -109,7 +129,10 @@ def not_asked(source: Source, context: Context) -> list[str]:
     """Say which files were not given, and which checks therefore found nothing to ask about."""
     missing = [
         (source.prompts, "No prompts were given, so tool_name and tool_schema asked nothing. "),
-        (source.responses, "No responses were given, so cost, model_name, reasoning_count and answer_error asked little or nothing. "),
+        (
+            source.responses,
+            "No responses were given, so cost, model_name, reasoning_count and answer_error asked little or nothing. ",
+        ),
         (context.heldout, "No held-out file was given, so contamination asked nothing. "),
     ]
     return [note for given, note in missing if given is None]

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.schema.sketch import SCHEMA
-from pipeline.tables import read_columns
+from pipeline.core.tables import read_columns
+from pipeline.formats.schema.sketch import SCHEMA
 
 Facts = NDArray[Any]
 """[rows] uint64, 0 for nothing to compare; or [rows, width] uint16, zeros for nothing to compare."""
@@ -20,7 +20,10 @@ Facts = NDArray[Any]
 
 def to_sketch(ids: Any, facts: dict[str, Facts]) -> pa.RecordBatch:
     """Rows in the columns of schema/sketch.py; ``facts`` by column, those that no check keeps are null."""
-    columns = [ids if name == "id" else _column(facts[name]) if name in facts else pa.nulls(len(ids), SCHEMA.field(name).type) for name in SCHEMA.names]
+    columns = [
+        ids if name == "id" else _column(facts[name]) if name in facts else pa.nulls(len(ids), SCHEMA.field(name).type)
+        for name in SCHEMA.names
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
 
@@ -28,7 +31,10 @@ def _column(facts: Facts) -> pa.Array:
     if facts.ndim == 1:
         return pa.array(facts, mask=facts == 0)
     written, width = np.ascontiguousarray(facts, dtype="<u2").tobytes(), facts.shape[1] * 2
-    return pa.array([written[row * width : (row + 1) * width] if some else None for row, some in enumerate(np.any(facts, axis=1))], pa.binary())
+    return pa.array(
+        [written[row * width : (row + 1) * width] if some else None for row, some in enumerate(np.any(facts, axis=1))],
+        pa.binary(),
+    )
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,9 @@ def in_file(name: str, path: Path, rows: int) -> Sketch:
 
 def in_memory(name: str, batches: Sequence[pa.RecordBatch]) -> Sketch:
     """Rows that are not worth a file."""
-    return Sketch(name, sum(batch.num_rows for batch in batches), lambda column: (batch.column(column) for batch in batches))
+    return Sketch(
+        name, sum(batch.num_rows for batch in batches), lambda column: (batch.column(column) for batch in batches)
+    )
 
 
 def facts_of(sketches: Sequence[Sketch], column: str) -> Facts:
@@ -68,7 +76,9 @@ def facts_of(sketches: Sequence[Sketch], column: str) -> Facts:
         if not found.shape[1]:
             found = np.zeros((rows, int(lengths[lengths > 0][0]) // 2 if lengths.any() else 0), dtype=np.uint16)
         same = (lengths == 2 * found.shape[1]) & (lengths > 0)
-        found[part][same] = np.frombuffer(b"".join(piece.filter(pa.array(same)).to_pylist()), dtype="<u2").reshape(-1, found.shape[1] or 1)
+        found[part][same] = np.frombuffer(b"".join(piece.filter(pa.array(same)).to_pylist()), dtype="<u2").reshape(
+            -1, found.shape[1] or 1
+        )
     return found
 
 

@@ -6,20 +6,20 @@ A no-go does not fail this stage, because DVC records no failed stage and the re
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import read_model
-from pipeline.audit.config import AuditSection, ExpectSection, laid_over
-from pipeline.audit.context import make_context
-from pipeline.audit.endpoints import read_endpoints
-from pipeline.audit.heldout import read_heldout
-from pipeline.audit.kept import KeptAudit, decides
-from pipeline.audit.latency import read_latencies
-from pipeline.audit.outputs import Outputs, write_audit
-from pipeline.audit.source import Source, parquet
-from pipeline.audit.workers import suitable
-from pipeline.reuse.kept import opened
-from pipeline.schema.target import TargetRecord
-from pipeline.section import Section
-from pipeline.specials import open_tokenizer
+from pipeline.core.files import read_model
+from pipeline.core.reuse.row_cache import opened
+from pipeline.core.sections import Section
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.special_tokens import open_tokenizer
+from pipeline.stages.audit.config import AuditSection, ExpectSection, laid_over
+from pipeline.stages.audit.inputs.context import make_context
+from pipeline.stages.audit.inputs.endpoints import read_endpoints
+from pipeline.stages.audit.inputs.heldout import read_heldout
+from pipeline.stages.audit.inputs.latency import read_latencies
+from pipeline.stages.audit.inputs.source import Source, parquet
+from pipeline.stages.audit.kept import KeptAudit, decides
+from pipeline.stages.audit.outputs import Outputs, write_audit
+from pipeline.stages.audit.workers import suitable
 
 
 class Config(Section):
@@ -64,11 +64,26 @@ def run(
     section = AuditSection.model_validate(laid_over(config.audit.model_dump(), config.own))
     target = read_model(record, TargetRecord)
     tokenizer = open_tokenizer(target)
-    heldout = None if config.heldout_digest is None else read_heldout(Path(config.heldout), tokenizer, section.contamination.n)
-    context = make_context(target, tokenizer, config.expect, config.allow, config.deny, heldout, read_endpoints(generated))
+    heldout = (
+        None
+        if config.heldout_digest is None
+        else read_heldout(Path(config.heldout), tokenizer, section.contamination.n)
+    )
+    context = make_context(
+        target, tokenizer, config.expect, config.allow, config.deny, heldout, read_endpoints(generated)
+    )
     source = Source(parquet(tokens), prompts, responses, str(tokens))
     outputs = Outputs(accepted, findings, report, summary, sketch, lengths)
     latencies = read_latencies(timings)
     with opened("audit", decides(context, section, config.heldout_digest)) as kept:
         rows = KeptAudit(kept, context) if kept.on else None
-        write_audit(f"Audit of {accepted.parent.name}", source, context, section, outputs, workers=suitable(tokens), kept=rows, latencies=latencies)
+        write_audit(
+            f"Audit of {accepted.parent.name}",
+            source,
+            context,
+            section,
+            outputs,
+            workers=suitable(tokens),
+            kept=rows,
+            latencies=latencies,
+        )

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.audit.batch import Batch
-from pipeline.audit.config import AuditSection, ExpectSection
-from pipeline.audit.context import Context, make_context
-from pipeline.audit.endpoints import Endpoints
-from pipeline.audit.engine import Part, examine, sketch_of
-from pipeline.audit.heldout import Heldout
-from pipeline.audit.kept import Fresh, KeptAudit, told_of
-from pipeline.audit.sketch import Sketch, in_memory
-from pipeline.audit.source import Rows, Source
-from pipeline.pools import processes_for, where_needed
-from pipeline.runner import begin_worker
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import load_tokenizer
+from pipeline.core.process.pools import processes_for, where_needed
+from pipeline.core.process.runner import begin_worker
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.tokenizer.loading import load_tokenizer
+from pipeline.stages.audit.config import AuditSection, ExpectSection
+from pipeline.stages.audit.engine import Part, examine, sketch_of
+from pipeline.stages.audit.inputs.batch import Batch
+from pipeline.stages.audit.inputs.context import Context, make_context
+from pipeline.stages.audit.inputs.endpoints import Endpoints
+from pipeline.stages.audit.inputs.heldout import Heldout
+from pipeline.stages.audit.inputs.source import Rows, Source
+from pipeline.stages.audit.kept import Fresh, KeptAudit, told_of
+from pipeline.stages.audit.sketch import Sketch, in_memory
 
 WORTH_IT = 2 << 20
 """Bytes of a tokens file from which more processes pay for what they take to start."""
@@ -71,7 +71,9 @@ def _work_with(context: Context, section: AuditSection) -> None:
 
 def _rebuild(setup: _Setup) -> None:
     tokenizer = load_tokenizer(setup.record)  # checked by the process that started this one
-    context = make_context(setup.record, tokenizer, setup.expect, setup.allow, setup.deny, setup.heldout, setup.endpoints)
+    context = make_context(
+        setup.record, tokenizer, setup.expect, setup.allow, setup.deny, setup.heldout, setup.endpoints
+    )
     _inherit(context, setup.section)
 
 
@@ -97,7 +99,15 @@ def _pool(context: Context, section: AuditSection, workers: int) -> ProcessPoolE
     """Processes that have the context: inherited in no time by a fork, or built anew where a fork is not safe."""
     if not _threaded:
         return ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _inherit, (context, section))
-    setup = _Setup(context.record, context.expect, list(context.allow), list(context.deny), context.heldout, context.endpoints, section)
+    setup = _Setup(
+        context.record,
+        context.expect,
+        list(context.allow),
+        list(context.deny),
+        context.heldout,
+        context.endpoints,
+        section,
+    )
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _rebuild, (setup,))
 
 
@@ -111,7 +121,9 @@ def sketches(others: Iterable[tuple[str, Batch]], section: AuditSection) -> list
     return [in_memory(name, batches) for name, batches in found.items()]
 
 
-def parts(source: Source, context: Context, section: AuditSection, workers: int, kept: KeptAudit | None = None) -> Iterator[Part]:
+def parts(
+    source: Source, context: Context, section: AuditSection, workers: int, kept: KeptAudit | None = None
+) -> Iterator[Part]:
     """Parts of all batches, in row order; what ``kept`` has of a row is taken from there.
 
     Raises:
@@ -122,7 +134,11 @@ def parts(source: Source, context: Context, section: AuditSection, workers: int,
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(_pool(context, section, workers)) if workers > 1 else None
         if kept is None:
-            yield from (part for _, part in where_needed(pool, _examine, ((None, rows) for rows in source.rows()), _AHEAD * workers) if part is not None)
+            yield from (
+                part
+                for _, part in where_needed(pool, _examine, ((None, rows) for rows in source.rows()), _AHEAD * workers)
+                if part is not None
+            )
             return
         for pending, fresh in where_needed(pool, _examine_to_keep, kept.look(source.rows()), _AHEAD * workers):
             yield kept.part(pending, fresh)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.answers.emitted import spans_of
-from pipeline.answers.formats import Thinking, format_of, thinking_after
-from pipeline.answers.markers import Markers
-from pipeline.calibrate.scores import Scores, Verdict
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.answers.readings.chat_formats import Thinking, format_of, thinking_after
+from pipeline.answers.readings.markers import Markers
+from pipeline.answers.rungs.returned_ids import spans_of
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.stages.calibrate.scores import Scores, Verdict
 
 AROUND = 4
 """Tokens shown on each side of a first difference."""
@@ -47,7 +47,9 @@ class Judge:
 
     def first_difference(self, rebuilt: Sequence[int], truth: Sequence[int]) -> dict[str, Any]:
         """Where two sequences part, and what stands there, decoded."""
-        position = next((n for n, (a, b) in enumerate(zip(rebuilt, truth, strict=False)) if a != b), min(len(rebuilt), len(truth)))
+        position = next(
+            (n for n, (a, b) in enumerate(zip(rebuilt, truth, strict=False)) if a != b), min(len(rebuilt), len(truth))
+        )
         window = slice(max(0, position - AROUND), position + AROUND)
         return {
             "position": position,
@@ -56,11 +58,20 @@ class Judge:
         }
 
 
-def judged(judge: Judge, scores: Scores, row: dict[str, Any], truth: list[int], record: TargetRecord, dataset: str | None = None) -> None:
+def judged(
+    judge: Judge,
+    scores: Scores,
+    row: dict[str, Any],
+    truth: list[int],
+    record: TargetRecord,
+    dataset: str | None = None,
+) -> None:
     """Score one row of tokens.parquet against its true ids."""
     verdict = judge.verdict(row["completion_ids"], truth)
     canonical = (
-        "canonical" if judge.canonical(truth, thinking_after(row["prompt_ids"], record) if row["prompt_ids"] else judge.thinking) else "sampled otherwise"
+        "canonical"
+        if judge.canonical(truth, thinking_after(row["prompt_ids"], record) if row["prompt_ids"] else judge.thinking)
+        else "sampled otherwise"
     )
     evidence = row["evidence"] or "none"
     groups = {

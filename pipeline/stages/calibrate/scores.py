@@ -50,7 +50,14 @@ class Scores:
         return {**overall, **{f"by_{name}": groups for name, groups in document.items()}, "differences": self.examples}
 
     def _group(self, dimension: str, group: str) -> dict[str, Any]:
-        counts = {verdict: self.counts[dimension, group, verdict] for verdict in ("exact", "segmentation", "text", "none")}
+        counts = {
+            verdict: self.counts[dimension, group, verdict] for verdict in ("exact", "segmentation", "text", "none")
+        }
         rows = sum(counts.values())
         low, high = wilson(counts["exact"], rows)
-        return {"rows": rows, **counts, "exact_rate": round(counts["exact"] / rows, 6), "exact_interval": [round(low, 6), round(high, 6)]}
+        return {
+            "rows": rows,
+            **counts,
+            "exact_rate": round(counts["exact"] / rows, 6),
+            "exact_interval": [round(low, 6), round(high, 6)],
+        }

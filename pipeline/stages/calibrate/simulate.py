@@ -5,11 +5,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from pipeline.answers.emitted import spans_of
-from pipeline.answers.formats import Thinking, format_of
-from pipeline.answers.markers import Markers
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.answers.readings.chat_formats import Thinking, format_of
+from pipeline.answers.readings.markers import Markers
+from pipeline.answers.rungs.returned_ids import spans_of
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.tokenizer.loading import Tokenizer
 
 Body = dict[str, Any]
 
@@ -50,8 +50,17 @@ class Simulator:
         if parts["calls"]:
             message["tool_calls"] = parts["calls"]
         finish = "length" if ids[-1] != self._record.role_id("end") else "tool_calls" if parts["calls"] else "stop"
-        choice = {"index": 0, "finish_reason": finish, "native_finish_reason": finish, "logprobs": None, "message": message}
-        return {"choices": [choice], "usage": {"prompt_tokens": 0, "completion_tokens": len(ids), "total_tokens": len(ids)}}
+        choice = {
+            "index": 0,
+            "finish_reason": finish,
+            "native_finish_reason": finish,
+            "logprobs": None,
+            "message": message,
+        }
+        return {
+            "choices": [choice],
+            "usage": {"prompt_tokens": 0, "completion_tokens": len(ids), "total_tokens": len(ids)},
+        }
 
     def _parts(self, ids: list[int], thinking: Thinking) -> dict[str, Any]:
         """Reasoning, content and structured calls."""
@@ -62,7 +71,14 @@ class Simulator:
             if kind in ("reasoning", "content"):
                 parts[kind] += text
             elif kind == "call_open":
-                parts["calls"].append({"id": "", "type": "function", "index": len(parts["calls"]), "function": {"name": "", "arguments": ""}})
+                parts["calls"].append(
+                    {
+                        "id": "",
+                        "type": "function",
+                        "index": len(parts["calls"]),
+                        "function": {"name": "", "arguments": ""},
+                    }
+                )
             elif kind == "call_id" and parts["calls"]:
                 parts["calls"][-1]["id"] = text
                 parts["calls"][-1]["function"]["name"] = text.removeprefix("functions.").rsplit(":", 1)[0]
@@ -112,7 +128,9 @@ class Simulator:
 
     def _with_entries(self, ids: list[int], thinking: Thinking, pieces: list[bytes]) -> Body:
         body = self._clean(ids, thinking)
-        body["choices"][0]["logprobs"] = {"content": [{"token": p.decode("utf-8", "replace"), "bytes": list(p), "logprob": 0.0} for p in pieces]}
+        body["choices"][0]["logprobs"] = {
+            "content": [{"token": p.decode("utf-8", "replace"), "bytes": list(p), "logprob": 0.0} for p in pieces]
+        }
         return body
 
     def _right_trimmed(self, ids: list[int], thinking: Thinking) -> Body:
@@ -156,7 +174,9 @@ class Simulator:
         if message_calls := body["choices"][0]["message"].pop("tool_calls", None):
             close, end = self._record.role_id("think_close"), self._record.role_id("end")
             after = ids[ids.index(close) + 1 :] if close in ids else ids
-            text = b"".join(self._tokenizer.spelled(token) for token in after if token != end).decode("utf-8", "replace")
+            text = b"".join(self._tokenizer.spelled(token) for token in after if token != end).decode(
+                "utf-8", "replace"
+            )
             body["choices"][0]["message"]["content"] = text
             if close not in ids and message_calls:
                 body["choices"][0]["message"]["reasoning"] = None

@@ -7,10 +7,10 @@ from typing import Any
 
 import orjson
 
-from pipeline.artifacts import read_lines, read_model, write_json
-from pipeline.calibrate.scores import Scores
-from pipeline.schema.target import TargetRecord
-from pipeline.section import Section
+from pipeline.core.files import read_lines, read_model, write_json
+from pipeline.core.sections import Section
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.stages.calibrate.scores import Scores
 
 _MARK = b'"x_truth"'
 """What a line that holds a truth has in it; any other need not be parsed."""
@@ -36,10 +36,10 @@ def run(config: Config, *, responses: Path, tokens: Path, record: Path, report: 
 
 def _scored(truths: Iterator[dict[str, list[int]]], tokens: Path, record: Path) -> Scores:
     """Score every row whose truth is known. What this needs is loaded here: the answers of other servers hold no truth, and nothing is compared."""
-    from pipeline.calibrate.compare import Judge, judged
-    from pipeline.schema.tokens import SCHEMA
-    from pipeline.specials import open_tokenizer
-    from pipeline.tables import read_rows
+    from pipeline.core.tables import read_rows
+    from pipeline.formats.schema.tokens import SCHEMA
+    from pipeline.model.special_tokens import open_tokenizer
+    from pipeline.stages.calibrate.compare import Judge, judged
 
     target = read_model(record, TargetRecord)
     judge, scores = Judge(target, open_tokenizer(target)), Scores()

@@ -7,14 +7,19 @@ def table(report: dict[str, Any], title: str) -> str:
     """One line a group: rows, exact, differences, the exact rate with its interval."""
     if not report.get("rows"):
         return f"{title}: no rows with true ids"
-    lines = [f"{title}", f"  {'':<40}{'rows':>8}{'exact':>8}{'cut':>7}{'text':>7}{'no ids':>8}   exact rate, 95 % interval"]
+    lines = [
+        f"{title}",
+        f"  {'':<40}{'rows':>8}{'exact':>8}{'cut':>7}{'text':>7}{'no ids':>8}   exact rate, 95 % interval",
+    ]
     lines.append(_line("all", report))
     for name, groups in report.items():
         if name.startswith("by_"):
             lines.append(f" {name.replace('_', ' ')}")
             lines += [_line(group, entry) for group, entry in groups.items()]
     for example in report["differences"][:3]:
-        lines.append(f" {example['id']}: {example['verdict']} at token {example['position']}: rebuilt {example['rebuilt']}, true {example['true']}")
+        lines.append(
+            f" {example['id']}: {example['verdict']} at token {example['position']}: rebuilt {example['rebuilt']}, true {example['true']}"
+        )
     return "\n".join(lines)
 
 

@@ -5,8 +5,8 @@ from typing import Protocol
 
 import torch
 
-from pipeline.eagle3.chain import DraftCache, draft_chain, extend
-from pipeline.eagle3.drafter import Drafter
+from pipeline.drafter.chain import DraftCache, draft_chain, extend
+from pipeline.drafter.drafter import Drafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,9 @@ class ChainProposer:
     def propose(self, news: News, rows: list[int], written: list[int], count: int) -> torch.Tensor:
         """Draft greedily, one token after the other."""
         del rows, written
-        hidden = extend(self._drafter, self._cache, self._drafter.fuse(news.aux), news.next_ids, news.positions, news.valid)
+        hidden = extend(
+            self._drafter, self._cache, self._drafter.fuse(news.aux), news.next_ids, news.positions, news.valid
+        )
         newest = news.valid.sum(1) - 1
         batch = torch.arange(len(newest), device=newest.device)
         return draft_chain(self._drafter, self._cache, hidden[batch, newest], news.positions[batch, newest], count)
@@ -58,7 +60,10 @@ class Oracle:
 
     def propose(self, news: News, rows: list[int], written: list[int], count: int) -> torch.Tensor:
         """Read off the next tokens; after the end, zeros."""
-        drafts = [(self._answers[row][done : done + count] + [0] * count)[:count] for row, done in zip(rows, written, strict=True)]
+        drafts = [
+            (self._answers[row][done : done + count] + [0] * count)[:count]
+            for row, done in zip(rows, written, strict=True)
+        ]
         return torch.tensor(drafts, device=news.next_ids.device)
 
     def keep(self, rows: torch.Tensor) -> None:

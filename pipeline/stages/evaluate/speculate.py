@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from pipeline.eagle3.choices import Choices
-from pipeline.evaluate.decoder import Decoder, padded
-from pipeline.evaluate.proposers import News, Proposer
-from pipeline.models import Target
+from pipeline.drafter.target_argmax import Choices
+from pipeline.model.weights import Target
+from pipeline.stages.evaluate.proposers import News, Proposer
+from pipeline.stages.evaluate.target_decoder import Decoder, padded
 
 
 @dataclass(slots=True)
@@ -29,7 +29,9 @@ class Counts:
         self.rounds += other.rounds
         self.tokens += other.tokens
         self.whole_rounds += other.whole_rounds
-        self.accepted_at = [a + b for a, b in zip(self.accepted_at or [0] * len(other.accepted_at), other.accepted_at, strict=True)]
+        self.accepted_at = [
+            a + b for a, b in zip(self.accepted_at or [0] * len(other.accepted_at), other.accepted_at, strict=True)
+        ]
 
     @property
     def acceptance_length(self) -> float:
@@ -70,7 +72,14 @@ class Conversation:
 
 
 def speculate(
-    target: Target, choices: Choices, layer_ids: list[int], proposer: Proposer, prompts: list[list[int]], end: int, most: int, drafts: int
+    target: Target,
+    choices: Choices,
+    layer_ids: list[int],
+    proposer: Proposer,
+    prompts: list[list[int]],
+    end: int,
+    most: int,
+    drafts: int,
 ) -> list[Conversation]:
     """Decode greedily with drafts; the answers are the target's own, whatever the drafter says."""
     decoder = Decoder(target, choices, layer_ids, len(prompts))
@@ -79,7 +88,10 @@ def speculate(
     lengths = valid.sum(1)
     batch = torch.arange(len(prompts), device=ids.device)
     newest = read.choices[batch, lengths - 1]
-    talks = [Conversation(len(prompt), [token], Counts(accepted_at=[0] * drafts)) for prompt, token in zip(prompts, newest.tolist(), strict=True)]
+    talks = [
+        Conversation(len(prompt), [token], Counts(accepted_at=[0] * drafts))
+        for prompt, token in zip(prompts, newest.tolist(), strict=True)
+    ]
     following = torch.cat([ids[:, 1:], ids[:, :1]], 1)
     following[batch, lengths - 1] = newest
     news = News(read.aux, following, positions, valid)
@@ -94,12 +106,16 @@ def speculate(
     return talks
 
 
-def _keep(going: list[int], active: list[int], news: News, decoder: Decoder, proposer: Proposer) -> tuple[list[int], News]:
+def _keep(
+    going: list[int], active: list[int], news: News, decoder: Decoder, proposer: Proposer
+) -> tuple[list[int], News]:
     """Drop the conversations that have ended."""
     rows = torch.tensor(going, device=news.next_ids.device)
     decoder.keep(rows)
     proposer.keep(rows)
-    return [active[at] for at in going], News(news.aux[rows], news.next_ids[rows], news.positions[rows], news.valid[rows])
+    return [active[at] for at in going], News(
+        news.aux[rows], news.next_ids[rows], news.positions[rows], news.valid[rows]
+    )
 
 
 def _verify(decoder: Decoder, talks: list[Conversation], drafted: torch.Tensor) -> tuple[News, list[list[int]]]:

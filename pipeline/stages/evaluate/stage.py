@@ -7,22 +7,22 @@ from typing import Any
 
 import torch
 
-from pipeline.artifacts import read_jsonl, read_model, sha256_file, write_json
-from pipeline.eagle3.checkpoint import load_drafter
-from pipeline.eagle3.choices import Choices
-from pipeline.eagle3.drafter import Drafter, initialize
-from pipeline.eagle3.estimate import Estimate, Judged, estimate
-from pipeline.eagle3.unroll import Pack
-from pipeline.errors import EvaluationError, InputError
-from pipeline.evaluate.config import EvaluateSection
-from pipeline.evaluate.decoder import Decoder, greedy, padded
-from pipeline.evaluate.proposers import ChainProposer, Oracle, Proposer
-from pipeline.evaluate.speculate import Conversation, Counts, speculate
-from pipeline.models import Target, open_model, use_threads
-from pipeline.rendering import PromptRenderer
-from pipeline.schema.target import TargetRecord
-from pipeline.section import Section
-from pipeline.specials import open_tokenizer
+from pipeline.core.errors import EvaluationError, InputError
+from pipeline.core.files import read_jsonl, read_model, sha256_file, write_json
+from pipeline.core.sections import Section
+from pipeline.drafter.checkpoint import load_drafter
+from pipeline.drafter.drafter import Drafter, initialize
+from pipeline.drafter.estimate import Estimate, Judged, estimate
+from pipeline.drafter.target_argmax import Choices
+from pipeline.drafter.unroll import Pack
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.rendering import PromptRenderer
+from pipeline.model.special_tokens import open_tokenizer
+from pipeline.model.weights import Target, open_model, use_threads
+from pipeline.stages.evaluate.config import EvaluateSection
+from pipeline.stages.evaluate.proposers import ChainProposer, Oracle, Proposer
+from pipeline.stages.evaluate.speculate import Conversation, Counts, speculate
+from pipeline.stages.evaluate.target_decoder import Decoder, greedy, padded
 
 _DIGITS = 6
 
@@ -77,7 +77,9 @@ def read_questions(settings: EvaluateSection, digest: str | None, record: Target
     """
     path = Path(settings.path)
     if digest is not None and path.is_file() and (found := sha256_file(path)) != digest:
-        raise InputError(f"{path}: has digest {found[:16]}, build/config.json says {digest[:16]}: it changed since; run `dvc repro`")
+        raise InputError(
+            f"{path}: has digest {found[:16]}, build/config.json says {digest[:16]}: it changed since; run `dvc repro`"
+        )
     renderer = PromptRenderer(record, open_tokenizer(record))
     questions: list[Question] = []
     for number, line in read_jsonl(path):
@@ -109,7 +111,14 @@ class Bench:
         """Answers of plain greedy decoding."""
         begin, answers = time.monotonic(), []
         for batch in self._batches(len(questions)):
-            answers += greedy(self.target, self.choices, self.layer_ids, [questions[n].prompt for n in batch], self.end, self.settings.max_new_tokens)
+            answers += greedy(
+                self.target,
+                self.choices,
+                self.layer_ids,
+                [questions[n].prompt for n in batch],
+                self.end,
+                self.settings.max_new_tokens,
+            )
         _show("plain greedy", sum(map(len, answers)), time.monotonic() - begin)
         return answers
 
@@ -124,7 +133,16 @@ class Bench:
         for batch in self._batches(len(questions)):
             proposer: Proposer = make(batch)
             prompts = [questions[n].prompt for n in batch]
-            talks += speculate(self.target, self.choices, self.layer_ids, proposer, prompts, self.end, self.settings.max_new_tokens, self.settings.draft_tokens)
+            talks += speculate(
+                self.target,
+                self.choices,
+                self.layer_ids,
+                proposer,
+                prompts,
+                self.end,
+                self.settings.max_new_tokens,
+                self.settings.draft_tokens,
+            )
         _show(name, sum(len(talk.written) for talk in talks), time.monotonic() - begin)
         for number, (talk, answer) in enumerate(zip(talks, answers, strict=True)):
             if self.settings.dtype == "float32" and talk.written != answer:
@@ -141,13 +159,18 @@ class Bench:
             tokens = ids[0].cpu()
             place = torch.arange(len(tokens))
             mask = (place >= len(prompt)) & (place < len(tokens) - 1)  # what follows the last token is unknown
-            judged.append(Judged(Pack(tokens, aux, aux[:, :0], mask.float(), (len(tokens),)), torch.cat([tokens[1:], tokens[:1]])))
+            judged.append(
+                Judged(Pack(tokens, aux, aux[:, :0], mask.float(), (len(tokens),)), torch.cat([tokens[1:], tokens[:1]]))
+            )
         return estimate(drafter, judged, self.settings.draft_tokens)
 
 
 def _divergence(name: str, number: int, written: list[int], answer: list[int]) -> EvaluationError:
     """Say where an answer parts from the plain one."""
-    place = next((at for at, (ours, plain) in enumerate(zip(written, answer, strict=False)) if ours != plain), min(len(written), len(answer)))
+    place = next(
+        (at for at, (ours, plain) in enumerate(zip(written, answer, strict=False)) if ours != plain),
+        min(len(written), len(answer)),
+    )
     return EvaluationError(
         f"prompt {number} with {name}: speculative decoding wrote {written[place : place + 1]} at token {place}, plain greedy decoding {answer[place : place + 1]}: "
         "they must be equal; a cache or a mask is wrong, or two tokens tie to the last bit"
@@ -155,7 +178,10 @@ def _divergence(name: str, number: int, written: list[int], answer: list[int]) -
 
 
 def _show(name: str, tokens: int, seconds: float) -> None:
-    print(f"evaluate: {name}: {tokens:,} tokens in {seconds:.1f} s, {tokens / max(seconds, 1e-9):,.0f} tokens/s", flush=True)
+    print(
+        f"evaluate: {name}: {tokens:,} tokens in {seconds:.1f} s, {tokens / max(seconds, 1e-9):,.0f} tokens/s",
+        flush=True,
+    )
 
 
 def _anchors(bench: Bench, questions: list[Question], answers: list[list[int]], drafter: Drafter) -> dict[str, float]:
@@ -165,8 +191,14 @@ def _anchors(bench: Bench, questions: list[Question], answers: list[list[int]], 
     untrained = Drafter(drafter.config, drafter.embedding, drafter.used.cpu())
     initialize(untrained, bench.target.head.weight[drafter.used].float().cpu(), seed=1)
     untrained = untrained.to(bench.target.device)
-    makers = {"oracle": lambda batch: Oracle([known[n] for n in batch]), "untrained": lambda _batch: ChainProposer(untrained)}
-    return {name: round(_total(bench.drafted(name, some, known, make)).acceptance_length, _DIGITS) for name, make in makers.items()}
+    makers = {
+        "oracle": lambda batch: Oracle([known[n] for n in batch]),
+        "untrained": lambda _batch: ChainProposer(untrained),
+    }
+    return {
+        name: round(_total(bench.drafted(name, some, known, make)).acceptance_length, _DIGITS)
+        for name, make in makers.items()
+    }
 
 
 def _total(talks: list[Conversation]) -> Counts:
@@ -191,16 +223,27 @@ def _summary(talks: list[Conversation]) -> dict[str, Any]:
 
 
 def _report(
-    settings: EvaluateSection, questions: list[Question], talks: list[Conversation], anchors: dict[str, float], offline: Estimate, identical: int
+    settings: EvaluateSection,
+    questions: list[Question],
+    talks: list[Conversation],
+    anchors: dict[str, float],
+    offline: Estimate,
+    identical: int,
 ) -> dict[str, Any]:
     """Everything but times."""
     names = sorted({question.dataset for question in questions})
-    by_name = {name: [talk for question, talk in zip(questions, talks, strict=True) if question.dataset == name] for name in names}
+    by_name = {
+        name: [talk for question, talk in zip(questions, talks, strict=True) if question.dataset == name]
+        for name in names
+    }
     return {
         "draft_tokens": settings.draft_tokens,
         **_summary(talks),
         "identical_to_plain_greedy": identical,
         "datasets": {name: _summary(some) for name, some in by_name.items()},
         "anchors": anchors,
-        "offline_estimate": {"acceptance_length": round(offline.length, _DIGITS), "per_position": [round(share, _DIGITS) for share in offline.per_position]},
+        "offline_estimate": {
+            "acceptance_length": round(offline.length, _DIGITS),
+            "per_position": [round(share, _DIGITS) for share in offline.per_position],
+        },
     }

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
-from pipeline.eagle3.chain import visible
-from pipeline.eagle3.choices import Choices
-from pipeline.models import Target, capturing
+from pipeline.drafter.chain import visible
+from pipeline.drafter.target_argmax import Choices
+from pipeline.model.weights import Target, capturing
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,20 @@ class Decoder:
         """Append tokens and give only what a drafter reads: aux [batch, slots, 3 * hidden]."""
         return self._aux(self._forward(token_ids, positions, valid))
 
-    def _forward(self, token_ids: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor) -> dict[int, torch.Tensor]:
+    def _forward(
+        self, token_ids: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor
+    ) -> dict[int, torch.Tensor]:
         target = self._target
         self._valid = torch.cat([self._valid, valid], 1)
         mask = visible(self._valid, token_ids.shape[1])
         with capturing(target, self._layer_ids) as caught:
-            target.decoder(input_ids=token_ids, position_ids=positions, attention_mask=mask, use_cache=True, **{target.cache_argument: self._cache})
+            target.decoder(
+                input_ids=token_ids,
+                position_ids=positions,
+                attention_mask=mask,
+                use_cache=True,
+                **{target.cache_argument: self._cache},
+            )
         return caught
 
     def _aux(self, caught: dict[int, torch.Tensor]) -> torch.Tensor:
@@ -75,7 +83,9 @@ def padded(prompts: list[list[int]], device: torch.device) -> tuple[torch.Tensor
     return ids.to(device), positions.to(device), (positions < lengths[:, None]).to(device)
 
 
-def greedy(target: Target, choices: Choices, layer_ids: list[int], prompts: list[list[int]], end: int, most: int) -> list[list[int]]:
+def greedy(
+    target: Target, choices: Choices, layer_ids: list[int], prompts: list[list[int]], end: int, most: int
+) -> list[list[int]]:
     """Decode plainly: the likeliest token after each prompt, up to and including ``end`` or ``most`` of them."""
     decoder = Decoder(target, choices, layer_ids, len(prompts))
     ids, positions, valid = padded(prompts, target.device)
@@ -94,5 +104,7 @@ def greedy(target: Target, choices: Choices, layer_ids: list[int], prompts: list
             kept = torch.tensor(going, device=token.device)
             decoder.keep(kept)
             active, token, place = [active[at] for at in going], token[kept], place[kept]
-        token = decoder.read(token[:, None], place[:, None], torch.ones_like(token, dtype=torch.bool)[:, None]).choices[:, 0]
+        token = decoder.read(token[:, None], place[:, None], torch.ones_like(token, dtype=torch.bool)[:, None]).choices[
+            :, 0
+        ]
         place = place + 1

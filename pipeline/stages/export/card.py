@@ -3,9 +3,9 @@
 import hashlib
 from typing import Any
 
-from pipeline.artifacts import to_json
-from pipeline.eagle3.config import DrafterConfig
-from pipeline.schema.target import TargetRecord
+from pipeline.core.files import to_json
+from pipeline.drafter.config import DrafterConfig
+from pipeline.formats.schema.target import TargetRecord
 
 
 def model_card(config: DrafterConfig, record: TargetRecord, measured: dict[str, Any]) -> str:

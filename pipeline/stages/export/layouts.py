@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from pipeline.eagle3.config import DrafterConfig
-from pipeline.models import default_layers
-from pipeline.schema.target import TargetRecord
+from pipeline.drafter.config import DrafterConfig
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.weights import default_layers
 
 SPECULATORS_VERSION = "0.9.0"
 """Release of speculators whose format this is."""
@@ -23,7 +23,9 @@ def tensors_for_sglang(tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> 
 
 def tensors_for_vllm(tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Weights by speculators' names."""
-    return {name.replace("midlayer.", "layers.0.", 1): tensor for name, tensor in tensors_for_sglang(tensors, dtype).items()}
+    return {
+        name.replace("midlayer.", "layers.0.", 1): tensor for name, tensor in tensors_for_sglang(tensors, dtype).items()
+    }
 
 
 def _rope(config: DrafterConfig) -> dict[str, Any]:
@@ -78,7 +80,9 @@ def config_for_sglang(config: DrafterConfig, record: TargetRecord, dtype: torch.
     }
 
 
-def config_for_vllm(config: DrafterConfig, record: TargetRecord, dtype: torch.dtype, draft_tokens: int) -> dict[str, Any]:
+def config_for_vllm(
+    config: DrafterConfig, record: TargetRecord, dtype: torch.dtype, draft_tokens: int
+) -> dict[str, Any]:
     """config.json in speculators' format; the norm flags are written because vLLM takes an absent norm_before_residual for true."""
     return {
         "architectures": ["Eagle3DraftModel"],
@@ -97,7 +101,14 @@ def config_for_vllm(config: DrafterConfig, record: TargetRecord, dtype: torch.dt
         "speculators_config": {
             "algorithm": "eagle3",
             "default_proposal_method": "greedy",
-            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": draft_tokens, "verifier_accept_k": 1, "accept_tolerance": 0.0}],
+            "proposal_methods": [
+                {
+                    "proposal_type": "greedy",
+                    "speculative_tokens": draft_tokens,
+                    "verifier_accept_k": 1,
+                    "accept_tolerance": 0.0,
+                }
+            ],
             "verifier": {"name_or_path": record.model, "architectures": config.target_architectures},
         },
     }

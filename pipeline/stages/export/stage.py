@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from pipeline.artifacts import read_json, read_model, write_json, write_text, writing_folder
-from pipeline.eagle3.checkpoint import CONFIG, WEIGHTS, check_tensors
-from pipeline.eagle3.config import DrafterConfig
-from pipeline.errors import ArtifactError
-from pipeline.export.card import model_card
-from pipeline.export.formats import config_for_sglang, config_for_vllm, tensors_for_sglang, tensors_for_vllm
-from pipeline.models import DTYPES
-from pipeline.schema.target import TargetRecord
-from pipeline.section import Section
-from pipeline.tensors import load_tensors, save_tensors
+from pipeline.core.errors import ArtifactError
+from pipeline.core.files import read_json, read_model, write_json, write_text, writing_folder
+from pipeline.core.sections import Section
+from pipeline.core.tensors import load_tensors, save_tensors
+from pipeline.drafter.checkpoint import CONFIG, WEIGHTS, check_tensors
+from pipeline.drafter.config import DrafterConfig
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.weights import DTYPES
+from pipeline.stages.export.card import model_card
+from pipeline.stages.export.layouts import config_for_sglang, config_for_vllm, tensors_for_sglang, tensors_for_vllm
 
 
 class Config(Section):
@@ -40,7 +40,9 @@ def run(config: Config, *, checkpoint: Path, eval: Path, record: Path, export: P
             raise ValueError(f"draft_tokens is {measured['draft_tokens']}")
         card = model_card(shape, target, measured)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ArtifactError(f"{eval}: is no whole report of an evaluation ({error!r}): delete it and run `dvc repro evaluate`") from error
+        raise ArtifactError(
+            f"{eval}: is no whole report of an evaluation ({error!r}): delete it and run `dvc repro evaluate`"
+        ) from error
     with writing_folder(export) as folder:
         save_tensors(folder / "sglang" / WEIGHTS, tensors_for_sglang(tensors, dtype), {"format": "pt"})
         write_json(folder / "sglang" / CONFIG, config_for_sglang(shape, target, dtype))

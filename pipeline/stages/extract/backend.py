@@ -5,8 +5,8 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from pipeline.extract.plan import Row
-from pipeline.models import Target
+from pipeline.model.weights import Target
+from pipeline.stages.extract.plan import Row
 
 
 class States(NamedTuple):

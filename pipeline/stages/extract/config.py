@@ -4,8 +4,8 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.schema.hidden import BackendName, StoredDtype
-from pipeline.section import Address, Section, Variable
+from pipeline.core.sections import Address, Section, Variable
+from pipeline.formats.schema.hidden import BackendName, StoredDtype
 
 
 class ExtractSection(Section):
@@ -74,7 +74,9 @@ def engine_fault(extract: ExtractSection, engine: EngineSection | None) -> str |
     """Say what is wrong with the two sections together, or nothing."""
     if extract.backend == "transformers":
         return (
-            None if engine is None else "extract.backend is transformers, which asks no server: leave the section out, or choose extract=vllm or extract=sglang"
+            None
+            if engine is None
+            else "extract.backend is transformers, which asks no server: leave the section out, or choose extract=vllm or extract=sglang"
         )
     if engine is None:
         return f"extract.backend is {extract.backend}, which needs this section: conf/extract/{extract.backend}.yaml has one"

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from pipeline.errors import InputError
-from pipeline.models import Target, capturing
+from pipeline.core.errors import InputError
+from pipeline.model.weights import Target, capturing
 
 _LENGTHS: ContextVar[list[int]] = ContextVar("lengths of the packed rows")
 _NAME = "aerie_packed"
@@ -20,7 +20,13 @@ _PROBE_TOKENS = 64
 
 
 def _packed_attention(
-    _module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _mask: Any, scaling: float | None = None, **_options: Any
+    _module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    _mask: Any,
+    scaling: float | None = None,
+    **_options: Any,
 ) -> tuple[torch.Tensor, None]:
     """Causal attention of each packed row by itself; neighbours of one length are computed together.
 
@@ -41,8 +47,12 @@ def _packed_attention(
     for length, group in groupby(_LENGTHS.get()):
         count = len(list(group))
         end = begin + length * count
-        q, k, v = (whole[0, :, begin:end].unflatten(1, (count, length)).transpose(0, 1) for whole in (query, key, value))
-        attended = scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=q.shape[1] != k.shape[1])
+        q, k, v = (
+            whole[0, :, begin:end].unflatten(1, (count, length)).transpose(0, 1) for whole in (query, key, value)
+        )
+        attended = scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
+        )
         parts.append(attended.transpose(1, 2).flatten(0, 1))
         begin = end
     return torch.cat(parts)[None], None
@@ -55,7 +65,13 @@ def can_pack(target: Target) -> bool:
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     own_code = type(target.model).__module__.startswith("transformers_modules")
     replaceable = bool(getattr(target.model, "_supports_attention_backend", False))
-    return replaceable and not own_code and kinds == {"full_attention"} and window is None and not getattr(config, "attn_logit_softcapping", None)
+    return (
+        replaceable
+        and not own_code
+        and kinds == {"full_attention"}
+        and window is None
+        and not getattr(config, "attn_logit_softcapping", None)
+    )
 
 
 def pack_attention(target: Target) -> None:
@@ -66,7 +82,9 @@ def pack_attention(target: Target) -> None:
     target.model.set_attn_implementation(_NAME)
 
 
-def states(target: Target, layer_ids: list[int], rows: list[torch.Tensor], *, packed: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def states(
+    target: Target, layer_ids: list[int], rows: list[torch.Tensor], *, packed: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Hidden states of whole rows, end to end: aux [tokens, 3 * hidden] and last [tokens, hidden], on the model's device."""
     lengths = [len(row) for row in rows]
     with torch.inference_mode(), capturing(target, layer_ids) as caught:
@@ -75,9 +93,14 @@ def states(target: Target, layer_ids: list[int], rows: list[torch.Tensor], *, pa
         else:
             _run_padded(target, rows)
     taken = [caught[number] for number in [*layer_ids, target.num_layers]]
-    flat = [state[0] if packed else torch.cat([state[number, :length] for number, length in enumerate(lengths)]) for state in taken]
+    flat = [
+        state[0] if packed else torch.cat([state[number, :length] for number, length in enumerate(lengths)])
+        for state in taken
+    ]
     if any(len(state) != sum(lengths) for state in flat):
-        raise InputError(f"{target.source.name}: {sum(lengths)} token ids gave {[len(state) for state in flat]} hidden states: one a token is needed")
+        raise InputError(
+            f"{target.source.name}: {sum(lengths)} token ids gave {[len(state) for state in flat]} hidden states: one a token is needed"
+        )
     device = flat[-1].device
     return torch.cat([state.to(device) for state in flat[:-1]], -1), flat[-1]
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import transformers
 
-from pipeline.extract.backend import States
-from pipeline.extract.config import ExtractSection
-from pipeline.extract.forward import can_pack, check_teacher, pack_attention, states
-from pipeline.extract.plan import Row
-from pipeline.models import Target, locate_ends, open_model
+from pipeline.model.weights import Target, locate_ends, open_model
+from pipeline.stages.extract.backend import States
+from pipeline.stages.extract.config import ExtractSection
+from pipeline.stages.extract.forward import can_pack, check_teacher, pack_attention, states
+from pipeline.stages.extract.plan import Row
 
 
 class LocalBackend:
@@ -43,4 +43,6 @@ class LocalBackend:
     def states(self, batches: Iterable[list[Row]]) -> Iterator[States]:
         """One forward pass a batch."""
         for batch in batches:
-            yield States(*states(self._target, self._layer_ids, [row.token_ids for row in batch], packed=not self.padded))
+            yield States(
+                *states(self._target, self._layer_ids, [row.token_ids for row in batch], packed=not self.padded)
+            )

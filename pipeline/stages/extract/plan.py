@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from pipeline.errors import InputError
-from pipeline.extract.config import ExtractSection
-from pipeline.extract.runs import runs
-from pipeline.schema.hidden import StoredDtype
-from pipeline.shards import checksum
-from pipeline.tables import flat_lists
+from pipeline.core.errors import InputError
+from pipeline.core.tables import flat_lists
+from pipeline.formats.hidden_states import checksum
+from pipeline.formats.schema.hidden import StoredDtype
+from pipeline.stages.extract.config import ExtractSection
+from pipeline.stages.extract.content_cuts import runs
 
 _ITEM_BYTES: dict[StoredDtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1}
 _STATES = 4
@@ -69,7 +69,9 @@ def select(source: Path, table: Iterable[pa.RecordBatch], config: ExtractSection
         taken = []
         for number, row in enumerate(_rows(batch)):
             if row.id in seen:
-                raise InputError(f"{source}: the id {row.id!r} comes twice; hidden states are looked up by id: make ids unique")
+                raise InputError(
+                    f"{source}: the id {row.id!r} comes twice; hidden states are looked up by id: make ids unique"
+                )
             seen.add(row.id)
             ids = row.token_ids.numpy()
             if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
@@ -85,7 +87,9 @@ def select(source: Path, table: Iterable[pa.RecordBatch], config: ExtractSection
 
 def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
     """Each row's ids, prompt and completion, without a Python object for each."""
-    (prompts, begins), (completions, starts) = (flat_lists(batch.column(name)) for name in ("prompt_ids", "completion_ids"))
+    (prompts, begins), (completions, starts) = (
+        flat_lists(batch.column(name)) for name in ("prompt_ids", "completion_ids")
+    )
     edges = zip(pairwise(begins.tolist()), pairwise(starts.tolist()), strict=True)
     for name, ((begin, end), (start, stop)) in zip(batch.column("id").to_pylist(), edges, strict=True):
         yield Row(name, torch.from_numpy(np.concatenate((prompts[begin:end], completions[start:stop]))), end - begin)
@@ -152,6 +156,11 @@ def shards(rows: list[Row], batched: Iterable[list[int]], token_bytes: int, shar
     """Group batches into shards of at most ``shard_bytes``; a larger batch is a shard alone."""
     members = list(batched)
     tokens = [sum(len(rows[number].token_ids) for number in batch) for batch in members]
-    marks = [hashlib.sha256("".join(rows[number].checksum for number in batch).encode()).hexdigest() for batch in members]
+    marks = [
+        hashlib.sha256("".join(rows[number].checksum for number in batch).encode()).hexdigest() for batch in members
+    ]
     cuts = runs([count * token_bytes for count in tokens], marks, shard_bytes)
-    return [ShardPlan(f"shard-{place:05d}.safetensors", members[run.start : run.stop], sum(tokens[run.start : run.stop])) for place, run in enumerate(cuts)]
+    return [
+        ShardPlan(f"shard-{place:05d}.safetensors", members[run.start : run.stop], sum(tokens[run.start : run.stop]))
+        for place, run in enumerate(cuts)
+    ]

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
-from pipeline.artifacts import read_bytes, to_json
-from pipeline.errors import ArtifactError
-from pipeline.extract.config import ExtractSection
-from pipeline.extract.plan import Row, ShardPlan
-from pipeline.reuse.index import Piece
-from pipeline.reuse.kept import Kept
-from pipeline.tensors import TensorFile
+from pipeline.core.errors import ArtifactError
+from pipeline.core.files import read_bytes, to_json
+from pipeline.core.reuse.index import Piece
+from pipeline.core.reuse.row_cache import Kept
+from pipeline.core.tensors import TensorFile
+from pipeline.stages.extract.config import ExtractSection
+from pipeline.stages.extract.plan import Row, ShardPlan
 
 _ONLY_PLAN = {"max_length", "on_long", "tokens_per_batch", "shard_bytes"}
 """Settings that decide which rows and batches there are, and nothing of a batch's states."""
@@ -25,7 +25,13 @@ _ONLY_PLAN = {"max_length", "on_long", "tokens_per_batch", "shard_bytes"}
 def decides(settings: ExtractSection, target_sha256: str, layer_ids: list[int], engine: str) -> bytes:
     """Everything besides a batch's own ids that decides its states."""
     return to_json(
-        [settings.model_dump(mode="json", exclude=_ONLY_PLAN), target_sha256, layer_ids, engine, _machine() if settings.backend == "transformers" else None]
+        [
+            settings.model_dump(mode="json", exclude=_ONLY_PLAN),
+            target_sha256,
+            layer_ids,
+            engine,
+            _machine() if settings.backend == "transformers" else None,
+        ]
     )
 
 
@@ -36,8 +42,20 @@ def _machine() -> list[str]:
     except ArtifactError:
         model = None
     cpu = model[1].decode("utf-8", "replace") if model else platform.processor()
-    gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    return [platform.machine(), cpu, torch.backends.cpu.get_cpu_capability(), str(torch.get_num_threads()), torch.__version__, str(torch.version.cuda), *gpus]
+    gpus = (
+        [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        if torch.cuda.is_available()
+        else []
+    )
+    return [
+        platform.machine(),
+        cpu,
+        torch.backends.cpu.get_cpu_capability(),
+        str(torch.get_num_threads()),
+        torch.__version__,
+        str(torch.version.cuda),
+        *gpus,
+    ]
 
 
 class KeptStates:
@@ -50,7 +68,10 @@ class KeptStates:
     def find(self, plan: ShardPlan) -> list[Piece | None]:
         """Where the states of each batch of a shard lie, in files that are there and whole."""
         found = self._kept.find([self._key(batch) for batch in plan.batches])
-        return [piece if piece is not None and self._agrees(piece, batch) else None for piece, batch in zip(found, plan.batches, strict=True)]
+        return [
+            piece if piece is not None and self._agrees(piece, batch) else None
+            for piece, batch in zip(found, plan.batches, strict=True)
+        ]
 
     def whole(self, plan: ShardPlan, pieces: Sequence[Piece | None]) -> Path | None:
         """Path of a file that is the shard."""
@@ -80,7 +101,9 @@ class KeptStates:
         return self._kept.add_file(path, pieces)
 
     def _key(self, batch: Sequence[int]) -> bytes:
-        return self._kept.key(b"padded" if self._padded else b"packed", *(self._rows[number].checksum.encode() for number in batch))
+        return self._kept.key(
+            b"padded" if self._padded else b"packed", *(self._rows[number].checksum.encode() for number in batch)
+        )
 
     def _file(self, segment: bytes) -> TensorFile | None:
         if segment not in self._files:

@@ -6,24 +6,24 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pipeline.artifacts import install_folder, read_json, sha256_folder, to_json, write_json
-from pipeline.errors import ConfigError, InputError
-from pipeline.extract.backend import Backend
-from pipeline.extract.config import EngineSection, ExtractSection
-from pipeline.extract.kept import KeptStates, decides
-from pipeline.extract.plan import Row, Selection, ShardPlan, batches, bytes_per_token, select, shards
-from pipeline.extract.writer import ShardWriter, check_space, close_partial, is_done, open_partial
-from pipeline.models import Target, auxiliary_layers, find_source, read_config, use_threads
-from pipeline.reuse.code import code_digest
-from pipeline.reuse.index import Piece
-from pipeline.reuse.kept import link_or_copy, opened
-from pipeline.runner import no_collector
-from pipeline.schema.hidden import Manifest, Stamp
-from pipeline.schema.hidden_index import INDEX
-from pipeline.schema.tokens import SCHEMA
-from pipeline.section import Section
-from pipeline.shards import INDEX_NAME, MANIFEST
-from pipeline.tables import BATCH_ROWS, read_batches, write_batches
+from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.files import install_folder, read_json, sha256_folder, to_json, write_json
+from pipeline.core.process.runner import no_collector
+from pipeline.core.reuse.code import code_digest
+from pipeline.core.reuse.index import Piece
+from pipeline.core.reuse.row_cache import link_or_copy, opened
+from pipeline.core.sections import Section
+from pipeline.core.tables import BATCH_ROWS, read_batches, write_batches
+from pipeline.formats.hidden_states import INDEX_NAME, MANIFEST
+from pipeline.formats.schema.hidden import Manifest, Stamp
+from pipeline.formats.schema.hidden_index import INDEX
+from pipeline.formats.schema.tokens import SCHEMA
+from pipeline.model.weights import Target, auxiliary_layers, find_source, read_config, use_threads
+from pipeline.stages.extract.backend import Backend
+from pipeline.stages.extract.config import EngineSection, ExtractSection
+from pipeline.stages.extract.plan import Row, Selection, ShardPlan, batches, bytes_per_token, select, shards
+from pipeline.stages.extract.shard_reuse import KeptStates, decides
+from pipeline.stages.extract.writer import ShardWriter, check_space, close_partial, is_done, open_partial
 
 
 class Config(Section):
@@ -50,7 +50,9 @@ def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: P
     shape = read_config(source).get_text_config()
     vocab_size = int(shape.vocab_size)
     if vocab_size != (wanted := int(read_json(record)["vocab_size"])):
-        raise InputError(f"{source.name}: its config has a vocabulary of {vocab_size}; {record} says {wanted}: weights and target are not of one model")
+        raise InputError(
+            f"{source.name}: its config has a vocabulary of {vocab_size}; {record} says {wanted}: weights and target are not of one model"
+        )
     layer_ids = auxiliary_layers(settings.layers, int(shape.num_hidden_layers))
     selection = select(accepted, read_batches(accepted, SCHEMA), settings, vocab_size)
     token_bytes = bytes_per_token(int(shape.hidden_size), settings.dtype)
@@ -58,11 +60,17 @@ def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: P
     rows = selection.rows
     _say(selection, settings)
     with opened("extract", decides(settings, source.sha256, layer_ids, backend.engine)) as kept:
-        partial = open_partial(hidden, _key(settings, selection, source.sha256, layer_ids, backend.engine, code_digest("extract", kept)), kept)
+        partial = open_partial(
+            hidden,
+            _key(settings, selection, source.sha256, layer_ids, backend.engine, code_digest("extract", kept)),
+            kept,
+        )
         target = backend.start(rows[0] if rows else None)
         batched = batches(rows, 1 if backend.by_row else settings.tokens_per_batch, padded=backend.padded)
         plans = shards(rows, batched, token_bytes, settings.shard_bytes)
-        digests = _fill(backend, KeptStates(kept, rows, padded=backend.padded), rows, plans, settings, partial, token_bytes)
+        digests = _fill(
+            backend, KeptStates(kept, rows, padded=backend.padded), rows, plans, settings, partial, token_bytes
+        )
     write_batches(partial / INDEX_NAME, INDEX, _index(selection, plans))
     write_json(partial / MANIFEST, _manifest(target, layer_ids, settings, backend.engine))
     close_partial(partial)
@@ -77,7 +85,9 @@ def _say(selection: Selection, settings: ExtractSection) -> None:
     if selection.cut:
         said += f"; {selection.cut:,} cut to max_length, {settings.max_length} tokens"
     if left_out:
-        said += f"; left out: {', '.join(f'{count:,} {reason}' for reason, count in sorted(selection.left_out.items()))}"
+        said += (
+            f"; left out: {', '.join(f'{count:,} {reason}' for reason, count in sorted(selection.left_out.items()))}"
+        )
     if left_out and not rows:
         said += f"; none is left: raise extract.max_length, which is {settings.max_length}"
     print(said, flush=True)
@@ -87,18 +97,26 @@ def _say(selection: Selection, settings: ExtractSection) -> None:
 def _backend(config: Config, model: Path, layer_ids: list[int]) -> Backend:
     """What computes the states; only what the chosen one needs is loaded."""
     if config.extract.backend == "transformers":
-        from pipeline.extract.local import LocalBackend
+        from pipeline.stages.extract.local import LocalBackend
 
         return LocalBackend(config.extract, model, layer_ids)
     if config.engine is None:
-        raise ConfigError(f"extract.backend is {config.extract.backend}, and there is no section engine; run `python -m pipeline compose`")
-    from pipeline.extract.engines.server import ServerBackend
+        raise ConfigError(
+            f"extract.backend is {config.extract.backend}, and there is no section engine; run `python -m pipeline compose`"
+        )
+    from pipeline.stages.extract.engines.client import ServerBackend
 
     return ServerBackend(config.extract, config.engine, model, layer_ids)
 
 
 def _fill(
-    backend: Backend, kept: KeptStates, rows: list[Row], plans: list[ShardPlan], settings: ExtractSection, partial: Path, token_bytes: int
+    backend: Backend,
+    kept: KeptStates,
+    rows: list[Row],
+    plans: list[ShardPlan],
+    settings: ExtractSection,
+    partial: Path,
+    token_bytes: int,
 ) -> dict[str, str]:
     """Make every shard: one that a killed run finished stays, one of an earlier build is linked, the others are put together from kept and new states.
 
@@ -121,9 +139,16 @@ def _fill(
             todo.append((plan, pieces))
     tokens, left = sum(plan.tokens for plan in plans), sum(plan.tokens for plan, _ in todo)
     check_space(partial, left * token_bytes, left, token_bytes)
-    missing = ([rows[number] for number in batch] for plan, pieces in todo for batch, piece in zip(plan.batches, pieces, strict=True) if piece is None)
+    missing = (
+        [rows[number] for number in batch]
+        for plan, pieces in todo
+        for batch, piece in zip(plan.batches, pieces, strict=True)
+        if piece is None
+    )
     states, done = backend.states(missing), tokens - left
-    with ShardWriter(partial, rows, settings.dtype, lambda plan, path: digests.update({plan.name: kept.keep(plan, path)})) as writer:
+    with ShardWriter(
+        partial, rows, settings.dtype, lambda plan, path: digests.update({plan.name: kept.keep(plan, path)})
+    ) as writer:
         for plan, pieces in todo:
             for batch, piece in zip(plan.batches, pieces, strict=True):
                 finishes = plan if batch is plan.batches[-1] else None
@@ -136,7 +161,9 @@ def _fill(
     return digests
 
 
-def _key(settings: ExtractSection, selection: Selection, target_sha256: str, layer_ids: list[int], engine: str, code: bytes) -> str:
+def _key(
+    settings: ExtractSection, selection: Selection, target_sha256: str, layer_ids: list[int], engine: str, code: bytes
+) -> str:
     """Digest of everything that decides the shards' bytes: settings, weights, rows, and what computes them, this program's own code included."""
     digest = hashlib.sha256(to_json([settings.model_dump(mode="json"), target_sha256, layer_ids, engine, code.hex()]))
     for row in selection.rows:
@@ -162,14 +189,19 @@ def _index(selection: Selection, plans: list[ShardPlan]) -> Iterator[pa.RecordBa
         "checksum": [row.checksum for row in rows],
     }
     segments = INDEX.field("segments").type
-    arrays = [*(pa.array(values, INDEX.field(name).type) for name, values in columns.items()), pa.concat_arrays([pa.array([], segments), *selection.segments])]
+    arrays = [
+        *(pa.array(values, INDEX.field(name).type) for name, values in columns.items()),
+        pa.concat_arrays([pa.array([], segments), *selection.segments]),
+    ]
     yield from pa.Table.from_arrays(arrays, schema=INDEX).to_batches(BATCH_ROWS)
 
 
 def _manifest(target: Target, layer_ids: list[int], settings: ExtractSection, engine: str) -> Manifest:
     return Manifest(
         layer_ids=layer_ids,
-        layer_names=[target.norm_name if number == target.num_layers else target.layer_names[number] for number in layer_ids],
+        layer_names=[
+            target.norm_name if number == target.num_layers else target.layer_names[number] for number in layer_ids
+        ],
         norm_name=target.norm_name,
         num_layers=target.num_layers,
         hidden_size=target.hidden_size,

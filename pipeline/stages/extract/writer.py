@@ -12,14 +12,14 @@ from types import TracebackType
 
 import torch
 
-from pipeline.artifacts import read_json, remove_leftovers, write_json
-from pipeline.errors import ConfigError, DiskError
-from pipeline.extract.plan import Row, ShardPlan
-from pipeline.models import DTYPES
-from pipeline.reuse.kept import Kept
-from pipeline.schema.hidden import StoredDtype
-from pipeline.shards import quantize
-from pipeline.tensors import TensorFile, is_finite, save_tensors
+from pipeline.core.errors import ConfigError, DiskError
+from pipeline.core.files import read_json, remove_leftovers, write_json
+from pipeline.core.reuse.row_cache import Kept
+from pipeline.core.tensors import TensorFile, is_finite, save_tensors
+from pipeline.formats.hidden_states import quantize
+from pipeline.formats.schema.hidden import StoredDtype
+from pipeline.model.weights import DTYPES
+from pipeline.stages.extract.plan import Row, ShardPlan
 
 _KEY = "key.json"
 _IN_FLIGHT = 2
@@ -52,7 +52,10 @@ def check_space(folder: Path, needed: int, tokens: int, token_bytes: int) -> Non
 
     """
     free = shutil.disk_usage(folder).free
-    print(f"extract: {tokens:,} tokens to compute or copy, {token_bytes:,} bytes each: {needed:,} bytes; {free:,} bytes are free", flush=True)
+    print(
+        f"extract: {tokens:,} tokens to compute or copy, {token_bytes:,} bytes each: {needed:,} bytes; {free:,} bytes are free",
+        flush=True,
+    )
     if needed > free:
         raise DiskError(
             f"{folder.parent}: hidden states need {needed:,} bytes more ({tokens:,} tokens of {token_bytes:,} bytes), {free:,} are free: "
@@ -68,7 +71,13 @@ def is_done(path: Path, shard: ShardPlan) -> bool:
 class ShardWriter:
     """Takes batches' states and writes a shard when its last batch is in. Storing overlaps the next forward pass."""
 
-    def __init__(self, folder: Path, rows: list[Row], dtype: StoredDtype, written: Callable[[ShardPlan, Path], None] = lambda _plan, _path: None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rows: list[Row],
+        dtype: StoredDtype,
+        written: Callable[[ShardPlan, Path], None] = lambda _plan, _path: None,
+    ) -> None:
         self._folder, self._rows, self._dtype = folder, rows, dtype
         self._written = written
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="shard-writer")
@@ -78,7 +87,9 @@ class ShardWriter:
     def __enter__(self) -> "ShardWriter":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._pool.shutdown(wait=True, cancel_futures=kind is not None)
         if kind is None:
             self._wait(0)

@@ -5,9 +5,9 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from pipeline.artifacts import read_json, write_json
-from pipeline.errors import ArtifactError, GateError
-from pipeline.section import Section
+from pipeline.core.errors import ArtifactError, GateError
+from pipeline.core.files import read_json, write_json
+from pipeline.core.sections import Section
 
 
 class Config(Section):

@@ -4,10 +4,12 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from pipeline.generate.extra import model_objection, objections
-from pipeline.section import Address, Section, Variable
+from pipeline.core.sections import Address, Section, Variable
+from pipeline.stages.generate.requests.extra_fields import model_objection, objections
 
-Quantization = Literal["int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown"]
+Quantization = Literal[
+    "int4", "int8", "fp4", "mxfp4", "nvfp4", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown"
+]
 """Every number format that the API knows."""
 
 DEAREST = 10_000.0

@@ -10,21 +10,21 @@ from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
-from pipeline.errors import AerieError, BudgetError, DiskError, ProviderError
-from pipeline.generate import ledger
-from pipeline.generate.budget import Budget
-from pipeline.generate.config import ProviderSection
-from pipeline.generate.gate import Gate
-from pipeline.generate.judge import Outcome, Verdict, generation_id, judge, judge_lost
-from pipeline.generate.money import Price
-from pipeline.generate.policy import Admission, other_model, other_provider
-from pipeline.generate.request import Ask, Asker, Question
-from pipeline.generate.retry import Step, Tries, next_step
-from pipeline.generate.room import Room
-from pipeline.generate.rotation import Rotation
-from pipeline.generate.watch import Watch
-from pipeline.generate.writer import Settlement, Writer
-from pipeline.http import Client, Lost
+from pipeline.core.errors import AerieError, BudgetError, DiskError, ProviderError
+from pipeline.core.http import Client, Lost
+from pipeline.stages.generate.config import ProviderSection
+from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.ledger.writer import Settlement, Writer
+from pipeline.stages.generate.limits.budget import Budget
+from pipeline.stages.generate.limits.free_disk import Room
+from pipeline.stages.generate.limits.limiter import Gate
+from pipeline.stages.generate.limits.money import Price
+from pipeline.stages.generate.limits.retry import Step, Tries, next_step
+from pipeline.stages.generate.output.progress import Watch
+from pipeline.stages.generate.provider.classify import Outcome, Verdict, generation_id, judge, judge_lost
+from pipeline.stages.generate.provider.policy import Admission, other_model, other_provider
+from pipeline.stages.generate.provider.rotation import Rotation
+from pipeline.stages.generate.requests.request import Ask, Asker, Question
 
 _PATH = "/chat/completions"
 _HOPELESS = 25
@@ -78,7 +78,16 @@ class Engine:
     """One run. Everything but the ledger's thread happens on the event loop."""
 
     def __init__(
-        self, job: Job, *, source: Iterator[tuple[str, Question]], client: Client, writer: Writer, budget: Budget, room: Room, watch: Watch, first_attempt: int
+        self,
+        job: Job,
+        *,
+        source: Iterator[tuple[str, Question]],
+        client: Client,
+        writer: Writer,
+        budget: Budget,
+        room: Room,
+        watch: Watch,
+        first_attempt: int,
     ) -> None:
         self._job = job
         self._source = source
@@ -130,7 +139,9 @@ class Engine:
             return
         self.ending = Ending.INTERRUPTED
         self._stop()
-        self._watch.say(f"generate: stopping; {self._gate.active} answers that are on their way are awaited (once more to abort at once)")
+        self._watch.say(
+            f"generate: stopping; {self._gate.active} answers that are on their way are awaited (once more to abort at once)"
+        )
 
     def _stop(self) -> None:
         """Send nothing more; wake everyone who waits for a turn or for room in the budget."""
@@ -167,7 +178,9 @@ class Engine:
                 await self._settle_prompt(*item)
         except AerieError as error:
             self._halt(error)
-        except Exception:  # a fault of ours, or a damaged ledger: end the run with it, not after everything else was asked
+        except (
+            Exception
+        ):  # a fault of ours, or a damaged ledger: end the run with it, not after everything else was asked
             self._stop()
             raise
 
@@ -243,7 +256,9 @@ class Engine:
                 return None
             try:
                 sent_at, started = time.time(), time.monotonic()
-                outcome, body = await self._exchange(attempt, ask.body(self._rotation.tail(tries.barren, time.monotonic())))
+                outcome, body = await self._exchange(
+                    attempt, ask.body(self._rotation.tail(tries.barren, time.monotonic()))
+                )
                 seconds = time.monotonic() - started
                 done = self._consider(outcome, tries)
                 charged = _charge(outcome, reserved)
@@ -271,7 +286,13 @@ class Engine:
         if outcome.verdict is Verdict.ANSWER:
             return Attempt(outcome, tries, _ANSWERED, 0.0)
         tries = tries.after(outcome, probing=self._gate.probing)
-        step = next_step(outcome, tries, self._job.provider.retry, random.random(), elsewhere=self._rotation.leaves(tries.barren))  # noqa: S311
+        step = next_step(
+            outcome,
+            tries,
+            self._job.provider.retry,
+            random.random(),  # noqa: S311
+            elsewhere=self._rotation.leaves(tries.barren),
+        )
         if step.verdict is Verdict.STOP:
             self._stop()
         return Attempt(outcome, tries, step, self._slow_down(outcome, step))
@@ -318,9 +339,15 @@ class Engine:
         watch.failed[outcome.kind] += 1
         if step.verdict is Verdict.STOP:
             error = BudgetError if outcome.kind == "no_credit" else ProviderError
-            self._halt(error(f"{self._job.provider.model}: {outcome.message}; nothing more is sent, what was answered is kept"))
+            self._halt(
+                error(f"{self._job.provider.model}: {outcome.message}; nothing more is sent, what was answered is kept")
+            )
         elif watch.answered == 0 and watch.failed.total() >= _HOPELESS:
-            self._halt(ProviderError(f"the first {_HOPELESS} prompts all failed, the last one ({prompt.id}) with {outcome.kind}: {outcome.message}"))
+            self._halt(
+                ProviderError(
+                    f"the first {_HOPELESS} prompts all failed, the last one ({prompt.id}) with {outcome.kind}: {outcome.message}"
+                )
+            )
 
     def _slow_down(self, outcome: Outcome, step: Step) -> float:
         """Leave the provider alone that asked for it, while others take its requests; or everyone, where it is the only one.
@@ -358,13 +385,31 @@ def _charge(outcome: Outcome, reserved: tuple[int, int]) -> tuple[int, int]:
     return pico, tokens
 
 
-def _settlement(attempt: int, outcome: Outcome, charged: tuple[int, int], policy: str | None, body: bytes | None, times: tuple[float, float]) -> Settlement:
+def _settlement(
+    attempt: int,
+    outcome: Outcome,
+    charged: tuple[int, int],
+    policy: str | None,
+    body: bytes | None,
+    times: tuple[float, float],
+) -> Settlement:
     known = outcome.cost_pico is not None
     state = _KEPT.get(outcome.verdict) or ("failed" if known else "uncertain")
     counts = (outcome.cost_pico, outcome.prompt_tokens, outcome.completion_tokens)
     return Settlement(
         attempt,
         state,
-        (*charged, *counts, outcome.kind, outcome.message, outcome.status, outcome.provider, outcome.model, policy, *times, outcome.generation),
+        (
+            *charged,
+            *counts,
+            outcome.kind,
+            outcome.message,
+            outcome.status,
+            outcome.provider,
+            outcome.model,
+            policy,
+            *times,
+            outcome.generation,
+        ),
         body,
     )

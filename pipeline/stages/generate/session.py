@@ -8,26 +8,33 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.generate import ledger
-from pipeline.generate.budget import Budget
-from pipeline.generate.config import BudgetSection, ProviderSection
-from pipeline.generate.engine import Ending, Engine, Job
-from pipeline.generate.outputs import Outputs
-from pipeline.generate.policy import Admission
-from pipeline.generate.report import final_table
-from pipeline.generate.room import Room
-from pipeline.generate.server import headers, timeouts
-from pipeline.generate.source import keyed
-from pipeline.generate.survey import Survey
-from pipeline.generate.watch import Watch
-from pipeline.generate.writer import Writer
-from pipeline.http import Client, require_open_files
+from pipeline.core.http import Client, require_open_files
+from pipeline.stages.generate.config import BudgetSection, ProviderSection
+from pipeline.stages.generate.engine import Ending, Engine, Job
+from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.ledger.writer import Writer
+from pipeline.stages.generate.limits.budget import Budget
+from pipeline.stages.generate.limits.free_disk import Room
+from pipeline.stages.generate.output.outputs import Outputs
+from pipeline.stages.generate.output.progress import Watch
+from pipeline.stages.generate.output.report import final_table
+from pipeline.stages.generate.provider.policy import Admission
+from pipeline.stages.generate.provider.server import headers, timeouts
+from pipeline.stages.generate.requests.prompt_source import keyed
+from pipeline.stages.generate.requests.survey import Survey
 
 __all__ = ["Ending", "drive"]
 
 
 def drive(
-    provider: ProviderSection, outputs: Outputs, admission: Admission, before: Survey, folder: Path, *, dataset: BudgetSection, build: BudgetSection
+    provider: ProviderSection,
+    outputs: Outputs,
+    admission: Admission,
+    before: Survey,
+    folder: Path,
+    *,
+    dataset: BudgetSection,
+    build: BudgetSection,
 ) -> Engine:
     """Send what is missing; return how it ended, with everything that arrived in the ledger.
 
@@ -39,7 +46,8 @@ def drive(
     room = Room(folder, outputs.asker.most_tokens)
     db = outputs.db
     (run,) = db.execute(
-        "INSERT INTO runs(dataset, provider, started_at) VALUES(?, ?, ?) RETURNING id", (outputs.dataset, provider.model, time.time())
+        "INSERT INTO runs(dataset, provider, started_at) VALUES(?, ?, ?) RETURNING id",
+        (outputs.dataset, provider.model, time.time()),
     ).fetchone()
     price = admission.price if provider.kind == "openai" else None
     job = Job(outputs.dataset, outputs.purse, run, provider, outputs.asker, admission, price)
@@ -57,16 +65,38 @@ def drive(
     return engine
 
 
-async def _session(job: Job, outputs: Outputs, folder: Path, budget: Budget, room: Room, watch: Watch, before: Survey) -> Engine:
+async def _session(
+    job: Job, outputs: Outputs, folder: Path, budget: Budget, room: Room, watch: Watch, before: Survey
+) -> Engine:
     provider = job.provider
     assert provider.base_url is not None
     with ledger.opened(folder) as db, watch:
-        writer = Writer(db, folder / ledger.FILE, asyncio.get_running_loop(), in_flight=provider.concurrency, refusal=lambda: room.shortage(budget.in_flight))
+        writer = Writer(
+            db,
+            folder / ledger.FILE,
+            asyncio.get_running_loop(),
+            in_flight=provider.concurrency,
+            refusal=lambda: room.shortage(budget.in_flight),
+        )
         try:
-            async with Client(provider.base_url, headers=headers(provider), timeouts=timeouts(provider), connections=provider.concurrency) as client:
+            async with Client(
+                provider.base_url,
+                headers=headers(provider),
+                timeouts=timeouts(provider),
+                connections=provider.concurrency,
+            ) as client:
                 source = keyed(outputs.prompts, outputs.asker, before.asked)
                 first = ledger.next_attempt(outputs.db)
-                engine = Engine(job, source=source, client=client, writer=writer, budget=budget, room=room, watch=watch, first_attempt=first)
+                engine = Engine(
+                    job,
+                    source=source,
+                    client=client,
+                    writer=writer,
+                    budget=budget,
+                    room=room,
+                    watch=watch,
+                    first_attempt=first,
+                )
                 # some more than may be in flight: those write to the disk while others wait for the network
                 await engine.run(min(provider.concurrency + provider.concurrency // 8 + 1, before.new))
                 return engine

@@ -2,20 +2,20 @@
 
 from pathlib import Path
 
-from pipeline.errors import BudgetError
-from pipeline.generate import ledger
-from pipeline.generate.config import BudgetSection, ProviderSection, SamplingSection
-from pipeline.generate.home import only_writer
-from pipeline.generate.outputs import Files, Outputs
-from pipeline.generate.report import plan_lines
-from pipeline.generate.request import Asker
-from pipeline.generate.restore import restore
-from pipeline.generate.room import Room
-from pipeline.generate.server import admission_of, endpoints_document, identity, running_server
-from pipeline.generate.survey import Survey, survey
-from pipeline.home import store_folder
-from pipeline.runner import tell
-from pipeline.section import Section
+from pipeline.core.errors import BudgetError
+from pipeline.core.home import store_folder
+from pipeline.core.process.runner import tell
+from pipeline.core.sections import Section
+from pipeline.stages.generate.config import BudgetSection, ProviderSection, SamplingSection
+from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.ledger.lock import only_writer
+from pipeline.stages.generate.ledger.restore import restore
+from pipeline.stages.generate.limits.free_disk import Room
+from pipeline.stages.generate.output.outputs import Files, Outputs
+from pipeline.stages.generate.output.report import plan_lines
+from pipeline.stages.generate.provider.server import admission_of, endpoints_document, identity, running_server
+from pipeline.stages.generate.requests.request import Asker
+from pipeline.stages.generate.requests.survey import Survey, survey
 
 
 class Config(Section):
@@ -28,7 +28,17 @@ class Config(Section):
     provider: ProviderSection
 
 
-def run(config: Config, *, prompts: Path, record: Path, model: Path, responses: Path, summary: Path, timings: Path, timings_summary: Path) -> None:
+def run(
+    config: Config,
+    *,
+    prompts: Path,
+    record: Path,
+    model: Path,
+    responses: Path,
+    summary: Path,
+    timings: Path,
+    timings_summary: Path,
+) -> None:
     """Ask what the ledger cannot answer, and write every prompt's outcome.
 
     Raises:
@@ -42,7 +52,14 @@ def run(config: Config, *, prompts: Path, record: Path, model: Path, responses: 
     with only_writer(folder, wait=provider.wait_for_store, say=tell), ledger.opened(folder) as db:
         if orphans := ledger.settle_orphans(db):
             tell(f"generate: {orphans} requests of a generator that died are booked as uncertain spend")
-        outputs = Outputs(config.sampling, provider, asker, db, prompts=prompts, files=Files(responses, summary, timings, timings_summary))
+        outputs = Outputs(
+            config.sampling,
+            provider,
+            asker,
+            db,
+            prompts=prompts,
+            files=Files(responses, summary, timings, timings_summary),
+        )
         if outputs.responses_from_elsewhere():
             for line in restore(responses, timings, db, dataset=outputs.dataset, purse=outputs.purse).lines(responses):
                 tell(line)
@@ -59,11 +76,16 @@ def run(config: Config, *, prompts: Path, record: Path, model: Path, responses: 
 
 
 def _ask(config: Config, provider: ProviderSection, outputs: Outputs, before: Survey, folder: Path) -> None:
-    from pipeline.generate.session import Ending, drive  # the network client is slow to import, and a rerun needs none
+    from pipeline.stages.generate.session import (  # the network client is slow to import, and a rerun needs none
+        Ending,
+        drive,
+    )
 
     document = None if provider.kind == "openai" else endpoints_document(provider)
     outputs.remember_endpoints(document)
-    admission = admission_of(provider, document, needs=outputs.asker.parameters(), max_tokens=config.sampling.max_tokens)
+    admission = admission_of(
+        provider, document, needs=outputs.asker.parameters(), max_tokens=config.sampling.max_tokens
+    )
     for line in plan_lines(before, admission, provider, config.dataset_budget, config.budget, outputs.spending()):
         tell(line)
     engine = drive(provider, outputs, admission, before, folder, dataset=config.dataset_budget, build=config.budget)
@@ -71,9 +93,17 @@ def _ask(config: Config, provider: ProviderSection, outputs: Outputs, before: Su
         raise KeyboardInterrupt
     written = outputs.write(engine.unsaved)
     if engine.cap is not None:
-        cost = "what they can cost is not known" if written.remaining_usd is None else f"they can cost ${written.remaining_usd:.4f} at most"
-        tell(f"generate: the budget ended: {engine.cap}; {written.prompts - written.answered} prompts have no answer, and {cost}")
+        cost = (
+            "what they can cost is not known"
+            if written.remaining_usd is None
+            else f"they can cost ${written.remaining_usd:.4f} at most"
+        )
+        tell(
+            f"generate: the budget ended: {engine.cap}; {written.prompts - written.answered} prompts have no answer, and {cost}"
+        )
     if engine.error is not None:
         raise engine.error
     if engine.cap is not None and engine.cap_fails:
-        raise BudgetError(f"{engine.cap}; raise the cap in conf/ to go on (on_exhausted: stop would have called this a success)")
+        raise BudgetError(
+            f"{engine.cap}; raise the cap in conf/ to go on (on_exhausted: stop would have called this a success)"
+        )

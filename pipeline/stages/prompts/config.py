@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from pipeline.section import Section
+from pipeline.core.sections import Section
 
 
 class ColumnsSection(Section):
@@ -51,7 +51,11 @@ class PromptsSection(Section):
     def _is_whole(self) -> Self:
         columns = self.columns
         if sum(name is not None for name in (columns.messages, columns.conversations, columns.prompt)) != 1:
-            raise ValueError("columns: exactly one of messages, conversations and prompt must be named; set the others to null")
-        if self.path.startswith("hf://") and not (self.revision and len(self.revision) == 40 and set(self.revision) <= set("0123456789abcdef")):
+            raise ValueError(
+                "columns: exactly one of messages, conversations and prompt must be named; set the others to null"
+            )
+        if self.path.startswith("hf://") and not (
+            self.revision and len(self.revision) == 40 and set(self.revision) <= set("0123456789abcdef")
+        ):
             raise ValueError("revision: a hub dataset needs the commit that is meant, 40 hex digits")
         return self

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 
-from pipeline.errors import InputError
+from pipeline.core.errors import InputError
 
 _LONG = re.compile(rb"\d{19}")
 

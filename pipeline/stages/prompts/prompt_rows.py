@@ -6,14 +6,22 @@ from typing import Any
 
 import orjson
 
-from pipeline.conversation import check_messages, check_tools, show
-from pipeline.errors import InputError
-from pipeline.prompts.config import ColumnsSection
-from pipeline.prompts.exact import exact_json
-from pipeline.prompts.tools import check_schemas
-from pipeline.schema.prompts import Prompt
+from pipeline.core.errors import InputError
+from pipeline.formats.schema.prompts import Prompt
+from pipeline.model.conversation import check_messages, check_tools, show
+from pipeline.stages.prompts.config import ColumnsSection
+from pipeline.stages.prompts.exact_json import exact_json
+from pipeline.stages.prompts.tools import check_schemas
 
-ROLES = {"human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant", "bot": "assistant", "model": "assistant"}
+ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "assistant": "assistant",
+    "bot": "assistant",
+    "model": "assistant",
+}
 ROLES |= {"system": "system", "tool": "tool", "function": "tool", "observation": "tool"}
 """ShareGPT's `from` to the API's `role`."""
 
@@ -55,11 +63,18 @@ def to_prompt(row: Any, columns: ColumnsSection, *, drop_last_answer: bool) -> P
     check_messages(messages)
     for number, message in enumerate(messages):
         _check_text_only(number, message)
-    messages = [{name: value for name, value in message.items() if value is not None or name == "content"} for message in messages]
+    messages = [
+        {name: value for name, value in message.items() if value is not None or name == "content"}
+        for message in messages
+    ]
     if messages[-1]["role"] == "assistant":
-        raise InputError("the last message is the assistant's, so nothing is left to answer; end with the user's, or set prompts.drop_last_answer")
+        raise InputError(
+            "the last message is the assistant's, so nothing is left to answer; end with the user's, or set prompts.drop_last_answer"
+        )
     tools = _tools(row, columns)
-    return Prompt.model_construct(id=_own_id(row, columns) or content_hash(messages, tools).hex()[:_ID_LENGTH], messages=messages, tools=tools)
+    return Prompt.model_construct(
+        id=_own_id(row, columns) or content_hash(messages, tools).hex()[:_ID_LENGTH], messages=messages, tools=tools
+    )
 
 
 def _check_text_only(number: int, message: dict[str, Any]) -> None:
@@ -68,7 +83,11 @@ def _check_text_only(number: int, message: dict[str, Any]) -> None:
     if message["role"] == "user" and not _text_of(content).strip():
         raise InputError(f"message {number} (user) is empty, so nothing is asked; leave the row out")
     odd = (
-        [part for part in content if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str)]
+        [
+            part
+            for part in content
+            if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str)
+        ]
         if isinstance(content, list)
         else []
     )
@@ -83,7 +102,9 @@ def _check_text_only(number: int, message: dict[str, Any]) -> None:
 def _text_of(content: Any) -> str:
     """Text of a message's content, of whatever form; anything that is no text counts as some."""
     parts = content if isinstance(content, list) else [content]
-    return "".join(text if isinstance(text := part.get("text") if isinstance(part, dict) else part, str) else "?" for part in parts)
+    return "".join(
+        text if isinstance(text := part.get("text") if isinstance(part, dict) else part, str) else "?" for part in parts
+    )
 
 
 def _messages(row: dict[str, Any], columns: ColumnsSection) -> list[dict[str, Any]]:
@@ -96,11 +117,18 @@ def _messages(row: dict[str, Any], columns: ColumnsSection) -> list[dict[str, An
         return [{"role": "user", "content": _text(value, column)}]
     if not isinstance(value, list) or not value:
         raise InputError(f"{column!r} must be a list of messages with at least one; found {show(value)}")
-    return [_sharegpt(number, turn) for number, turn in enumerate(value)] if columns.conversations is not None else value
+    return (
+        [_sharegpt(number, turn) for number, turn in enumerate(value)] if columns.conversations is not None else value
+    )
 
 
 def _sharegpt(number: int, turn: Any) -> dict[str, Any]:
-    if not isinstance(turn, dict) or not isinstance(turn.get("from"), str) or turn["from"] not in ROLES or not isinstance(turn.get("value"), str):
+    if (
+        not isinstance(turn, dict)
+        or not isinstance(turn.get("from"), str)
+        or turn["from"] not in ROLES
+        or not isinstance(turn.get("value"), str)
+    ):
         raise InputError(f"turn {number} must be {{'from': one of {sorted(ROLES)}, 'value': text}}; found {show(turn)}")
     return {"role": ROLES[turn["from"]], "content": turn["value"]}
 
@@ -145,5 +173,7 @@ def _own_id(row: dict[str, Any], columns: ColumnsSection) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str) or not re.fullmatch(_ID, value):
-        raise InputError(f"{columns.id!r} must be 1 to 200 of the characters A-Z a-z 0-9 _ . : @ + = - (an id is never a path); found {show(value)}")
+        raise InputError(
+            f"{columns.id!r} must be 1 to 200 of the characters A-Z a-z 0-9 _ . : @ + = - (an id is never a path); found {show(value)}"
+        )
     return value

@@ -6,10 +6,10 @@ from typing import IO, Any
 
 import orjson
 
-from pipeline.artifacts import open_plain, read_lines
-from pipeline.errors import InputError
-from pipeline.prompts.config import PromptsSection
-from pipeline.prompts.exact import exact_json
+from pipeline.core.errors import InputError
+from pipeline.core.files import open_plain, read_lines
+from pipeline.stages.prompts.config import PromptsSection
+from pipeline.stages.prompts.exact_json import exact_json
 
 Located = tuple[str, Any]
 """Where a row is (`file:line`), and the row."""
@@ -34,7 +34,9 @@ def open_source(section: PromptsSection) -> Iterator[Located]:
     if chosen == "auto":
         chosen = "parquet" if path.name.endswith(".parquet") else "jsonl" if path.name.endswith(_JSONL) else "auto"
     if chosen == "auto":
-        raise InputError(f"{path}: the name does not tell the format; known are {', '.join(_JSONL)} and .parquet; or set prompts.format")
+        raise InputError(
+            f"{path}: the name does not tell the format; known are {', '.join(_JSONL)} and .parquet; or set prompts.format"
+        )
     return _parquet(path) if chosen == "parquet" else _lines(path)
 
 
@@ -51,13 +53,13 @@ def _lines(path: Path) -> Iterator[Located]:
 def _opener(path: Path) -> Callable[[Path], IO[bytes]]:
     if path.suffix not in (".gz", ".zst"):
         return open_plain
-    from pipeline.tables import opener_of  # pyarrow is slow to import, and most datasets are plain JSONL
+    from pipeline.core.tables import opener_of  # pyarrow is slow to import, and most datasets are plain JSONL
 
     return opener_of(path)
 
 
 def _parquet(path: Path) -> Iterator[Located]:
-    from pipeline.tables import read_any
+    from pipeline.core.tables import read_any
 
     for number, row in enumerate(read_any(path), 1):
         yield f"{path}: row {number}", {name: _without_nulls(value) for name, value in row.items()}
@@ -79,8 +81,13 @@ def _hub(section: PromptsSection) -> Iterator[Located]:
         ) from None
     name = section.path.removeprefix("hf://")
     try:  # a stream, so rows are fetched, and can fail, one after the other
-        rows = datasets.load_dataset(name, section.subset, split=section.split, revision=section.revision, streaming=True)
+        rows = datasets.load_dataset(
+            name, section.subset, split=section.split, revision=section.revision, streaming=True
+        )
         for number, row in enumerate(rows, 1):
-            yield f"{section.path} {section.split} row {number}", {name: _without_nulls(value) for name, value in row.items()}
+            yield (
+                f"{section.path} {section.split} row {number}",
+                {name: _without_nulls(value) for name, value in row.items()},
+            )
     except (OSError, ValueError, RuntimeError, KeyError, datasets.exceptions.DatasetsError) as error:
         raise InputError(f"{section.path}: {type(error).__name__}: {error}") from error

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import sha256_file, write_json, write_jsonl
-from pipeline.errors import InputError
-from pipeline.prompts.config import ColumnsSection, PromptsSection
-from pipeline.prompts.rows import content_hash, to_prompt
-from pipeline.prompts.sources import Located, open_source
-from pipeline.schema.prompts import Prompt, PromptsSummary
-from pipeline.section import Section
+from pipeline.core.errors import InputError
+from pipeline.core.files import sha256_file, write_json, write_jsonl
+from pipeline.core.sections import Section
+from pipeline.formats.schema.prompts import Prompt, PromptsSummary
+from pipeline.stages.prompts.config import ColumnsSection, PromptsSection
+from pipeline.stages.prompts.prompt_rows import content_hash, to_prompt
+from pipeline.stages.prompts.sources import Located, open_source
 
 _MOST_NAMES = 50
 """Names of unused columns that are told apart; more would be no table."""
@@ -44,7 +44,10 @@ def run(config: Config, *, prompts: Path, summary: Path) -> None:
     write_json(summary, tally.summary())
     if tally.unused:
         named = ", ".join(f"{name!r} (in {count})" for name, count in sorted(tally.unused.items()))
-        print(f"prompts: {section.path}: of {tally.rows} rows these columns are not used: {named}; prompts.columns says which are", file=sys.stderr)
+        print(
+            f"prompts: {section.path}: of {tally.rows} rows these columns are not used: {named}; prompts.columns says which are",
+            file=sys.stderr,
+        )
 
 
 def _check_digest(section: PromptsSection, digest: str | None) -> None:
@@ -54,11 +57,15 @@ def _check_digest(section: PromptsSection, digest: str | None) -> None:
     if path.is_dir():
         raise InputError(f"{path}: is a folder; prompts.path names one file, relative to the repository")
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file; prompts.path in conf/dataset/ names it, relative to the repository")
+        raise InputError(
+            f"{path}: there is no such file; prompts.path in conf/dataset/ names it, relative to the repository"
+        )
     if digest is None:
         return
     if (found := sha256_file(path)) != digest:
-        raise InputError(f"{path}: changed since the configuration was composed (sha256 {found[:12]}, composed {digest[:12]}); run `dvc repro`")
+        raise InputError(
+            f"{path}: changed since the configuration was composed (sha256 {found[:12]}, composed {digest[:12]}); run `dvc repro`"
+        )
 
 
 class _Tally:
@@ -87,7 +94,9 @@ class _Tally:
             elif seen[name] == digest:
                 self.duplicates += 1
             else:
-                raise InputError(f"{where}: the id {prompt.id!r} was used before for another prompt; ids must be unique: rename it, or leave ids out")
+                raise InputError(
+                    f"{where}: the id {prompt.id!r} was used before for another prompt; ids must be unique: rename it, or leave ids out"
+                )
 
     def _count_unused(self, row: dict[str, Any], columns: ColumnsSection) -> None:
         for name in row.keys() - set(columns.model_dump().values()):
@@ -107,7 +116,9 @@ class _Tally:
             contents.add(digest)
             yield prompt
         if self.prompts == 0:
-            raise InputError(f"{section.path}: holds no prompt ({self.rows} rows read); a dataset needs at least one {{'messages': [...]}} row")
+            raise InputError(
+                f"{section.path}: holds no prompt ({self.rows} rows read); a dataset needs at least one {{'messages': [...]}} row"
+            )
 
     def summary(self) -> PromptsSummary:
         return PromptsSummary(
@@ -124,6 +135,9 @@ class _Tally:
 
 def _sample(prompts: Iterator[tuple[bytes, Prompt]], size: int, seed: int) -> Iterator[tuple[bytes, Prompt]]:
     """Keep the ``size`` prompts whose ids hash lowest under ``seed``: a growing source changes the sample little."""
-    ranked = ((hashlib.blake2b(f"{seed}\0{item[1].id}".encode(), digest_size=8).digest(), number, item) for number, item in enumerate(prompts))
+    ranked = (
+        (hashlib.blake2b(f"{seed}\0{item[1].id}".encode(), digest_size=8).digest(), number, item)
+        for number, item in enumerate(prompts)
+    )
     chosen = heapq.nsmallest(size, ranked, key=lambda entry: entry[:2])
     return (item for _rank, _number, item in sorted(chosen, key=lambda entry: entry[1]))

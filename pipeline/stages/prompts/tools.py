@@ -5,8 +5,8 @@ from typing import Any
 
 import orjson
 
-from pipeline.conversation import show
-from pipeline.errors import InputError
+from pipeline.core.errors import InputError
+from pipeline.model.conversation import show
 
 
 def check_schemas(tools: list[dict[str, Any]]) -> None:
@@ -25,9 +25,13 @@ def check_schemas(tools: list[dict[str, Any]]) -> None:
         if parameters is None:
             continue
         if not isinstance(parameters, dict):
-            raise InputError(f"tool {number} ({name}): 'parameters' must be a JSON Schema of an object; found {show(parameters)}")
+            raise InputError(
+                f"tool {number} ({name}): 'parameters' must be a JSON Schema of an object; found {show(parameters)}"
+            )
         if parameters.get("type", "object") != "object":
-            raise InputError(f"tool {number} ({name}): 'parameters' must be a JSON Schema of type object; found type {show(parameters['type'])}")
+            raise InputError(
+                f"tool {number} ({name}): 'parameters' must be a JSON Schema of type object; found type {show(parameters['type'])}"
+            )
         try:
             fault = _fault(orjson.dumps(parameters, option=orjson.OPT_SORT_KEYS))
         except (TypeError, RecursionError) as error:

@@ -11,17 +11,17 @@ from typing import NamedTuple
 import orjson
 import pyarrow as pa
 
-from pipeline.answers.habits import SAMPLE_ROWS, Habits, Seen, take_in
 from pipeline.answers.lines import Job
+from pipeline.answers.providers.habits import SAMPLE_ROWS, Habits, Seen, take_in
 from pipeline.answers.rows import Row, RowMaker
-from pipeline.pools import processes_for, where_needed
-from pipeline.reconstruct.columns import counted, joined, record_batch
-from pipeline.reconstruct.kept import Fresh, KeptLines, Line
-from pipeline.reconstruct.summary import Tally
-from pipeline.reuse.rows import Found
-from pipeline.runner import begin_worker, no_collector
-from pipeline.schema.tokens import SCHEMA
-from pipeline.slots import Parcel, Slots
+from pipeline.core.process.pools import processes_for, where_needed
+from pipeline.core.process.runner import begin_worker, no_collector
+from pipeline.core.process.shared_memory import Parcel, Slots
+from pipeline.core.reuse.rows import Found
+from pipeline.formats.schema.tokens import SCHEMA
+from pipeline.stages.reconstruct.columns import counted, joined, record_batch
+from pipeline.stages.reconstruct.kept import Fresh, KeptLines, Line
+from pipeline.stages.reconstruct.summary import Tally
 
 GROUP_LINES = 256
 """Lines whose rows are a row group of the table."""
@@ -102,7 +102,9 @@ def survey(lines: Iterable[Line], maker: RowMaker, to_job: ToJob, kept: KeptLine
     def needed(line: Line) -> bool:
         """Lines that name only a provider of whom enough is known, or none likewise, need not be parsed."""
         text = line[1] or b""
-        return not (named is not None and named.search(text)) and not (None in enough and _NAMES_ONE.search(text) is None)
+        return not (named is not None and named.search(text)) and not (
+            None in enough and _NAMES_ONE.search(text) is None
+        )
 
     wanted = filter(needed, lines)
     while chunk := list(islice(wanted, SURVEY_LINES)):
@@ -129,7 +131,9 @@ def _named(providers: Sequence[str]) -> re.Pattern[bytes] | None:
     return re.compile(b'"provider": ?(?:' + names + b")") if names else None
 
 
-def batches(lines: Iterator[Line], plan: Plan, tally: Tally, workers: int, *, kept: KeptLines | None = None) -> Iterator[pa.RecordBatch]:
+def batches(
+    lines: Iterator[Line], plan: Plan, tally: Tally, workers: int, *, kept: KeptLines | None = None
+) -> Iterator[pa.RecordBatch]:
     """Second pass: the rows of each group of lines, counted in `tally`; made by so many processes, or here."""
     tasks = _tasks(lines, kept)
     parts: list[Made] = []
@@ -137,7 +141,11 @@ def batches(lines: Iterator[Line], plan: Plan, tally: Tally, workers: int, *, ke
         parts += [] if made is None else [made]
         if group is None:
             continue
-        fresh = Fresh(joined([part.batch for part in parts]), [count for part in parts for count in part.counts]) if parts else None
+        fresh = (
+            Fresh(joined([part.batch for part in parts]), [count for part in parts for count in part.counts])
+            if parts
+            else None
+        )
         if kept is None or group.found is None:
             assert fresh is not None
             batch = fresh.batch
@@ -194,7 +202,10 @@ def _parcels(tasks: Tasks, slots: Slots) -> "Iterator[tuple[tuple[Group | None, 
             yield (group, None), None
             continue
         slot = slots.take()
-        yield (group, slot), Sent(slots.put(slot, [part for line in piece for part in line[1:]]), slot, [line[0] for line in piece])
+        yield (
+            (group, slot),
+            Sent(slots.put(slot, [part for line in piece for part in line[1:]]), slot, [line[0] for line in piece]),
+        )
 
 
 def _start() -> None:
@@ -208,7 +219,9 @@ def _run(sent: Sent) -> Answered:
     assert _slots is not None
     parts = iter(_slots.get(sent.parcel))
     with no_collector():
-        made = _made(_plan.maker.rows_by_job(map(_plan.to_job, zip(sent.numbers, parts, parts, strict=True)), _plan.habits))
+        made = _made(
+            _plan.maker.rows_by_job(map(_plan.to_job, zip(sent.numbers, parts, parts, strict=True)), _plan.habits)
+        )
     return Answered(_slots.put(sent.slot, [made.batch.serialize()]), made.counts, made.tally)
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from pipeline.answers.assemble import WIDTH, Span
 from pipeline.answers.rows import Row
-from pipeline.schema.tokens import SCHEMA
+from pipeline.formats.schema.tokens import SCHEMA
 
 
 def record_batch(rows: Sequence[Row]) -> pa.RecordBatch:
@@ -20,7 +20,9 @@ def record_batch(rows: Sequence[Row]) -> pa.RecordBatch:
         "segments": _segments(fields["spans"]),
         "notes": _notes(fields["notes"]),
     }
-    arrays = [lists[field.name] if field.name in lists else pa.array(fields[field.name], field.type) for field in SCHEMA]
+    arrays = [
+        lists[field.name] if field.name in lists else pa.array(fields[field.name], field.type) for field in SCHEMA
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
@@ -31,20 +33,26 @@ def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 def _lists(lengths: Iterable[int], values: pa.Array, name: str) -> pa.ListArray:
     """Values as lists of these lengths, in the type of a column."""
-    return pa.ListArray.from_arrays(pa.array(list(accumulate(lengths, initial=0)), pa.int32()), values, type=SCHEMA.field(name).type)
+    return pa.ListArray.from_arrays(
+        pa.array(list(accumulate(lengths, initial=0)), pa.int32()), values, type=SCHEMA.field(name).type
+    )
 
 
 def _ids(buffers: Sequence[bytes]) -> pa.ListArray:
     """Buffers of little-endian uint32 as a list<int32> column; ids are below 2**31."""
     whole = b"".join(buffers)
-    values = pa.Array.from_buffers(pa.int32(), len(whole) // WIDTH, [None, pa.py_buffer(whole)])  # by way of numpy, pyarrow would import numpy.ma
+    values = pa.Array.from_buffers(
+        pa.int32(), len(whole) // WIDTH, [None, pa.py_buffer(whole)]
+    )  # by way of numpy, pyarrow would import numpy.ma
     return _lists((len(buffer) // WIDTH for buffer in buffers), values, "completion_ids")
 
 
 def _segments(rows: Sequence[Sequence[Span]]) -> pa.ListArray:
     kind = SCHEMA.field("segments").type.value_type
     parts = tuple(zip(*chain.from_iterable(rows), strict=True)) or ((), (), ())
-    values = pa.StructArray.from_arrays([pa.array(part, field.type) for part, field in zip(parts, kind, strict=True)], fields=list(kind))
+    values = pa.StructArray.from_arrays(
+        [pa.array(part, field.type) for part, field in zip(parts, kind, strict=True)], fields=list(kind)
+    )
     return _lists(map(len, rows), values, "segments")
 
 
@@ -69,5 +77,7 @@ def counted(batch: pa.RecordBatch) -> Iterator[Counted]:
     completions = batch.column("completion_ids")
     edges, values = completions.offsets.to_pylist(), memoryview(completions.values.to_numpy()).cast("B")
     ids = [values[WIDTH * start : WIDTH * end] for start, end in pairwise(edges)]
-    provider, status, evidence, reason, notes = (batch.column(name).to_pylist() for name in ("provider", "status", "evidence", "reason", "notes"))
+    provider, status, evidence, reason, notes = (
+        batch.column(name).to_pylist() for name in ("provider", "status", "evidence", "reason", "notes")
+    )
     return map(Counted, provider, status, evidence, ids, reason, notes)

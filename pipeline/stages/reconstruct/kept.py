@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import orjson
 import pyarrow as pa
 
-from pipeline.answers.habits import UNKNOWN, Habits, Seen
-from pipeline.reuse.kept import Kept
-from pipeline.reuse.rows import Found, KeptRows
-from pipeline.schema.tokens import SCHEMA
+from pipeline.answers.providers.habits import UNKNOWN, Habits, Seen
+from pipeline.core.reuse.row_cache import Kept
+from pipeline.core.reuse.rows import Found, KeptRows
+from pipeline.formats.schema.tokens import SCHEMA
 
 Line = tuple[int, bytes | None, bytes | None]
 """(number, line of responses or None, line of prompts or None)."""
@@ -59,7 +59,14 @@ class KeptLines:
             whole = found.joined(None, [])
         else:
             marked = self._marked(fresh.batch)
-            self._rows.add([None if numbered else found.keys[at] for at, numbered in zip(found.missing, _numbered(fresh), strict=True)], marked, fresh.counts)
+            self._rows.add(
+                [
+                    None if numbered else found.keys[at]
+                    for at, numbered in zip(found.missing, _numbered(fresh), strict=True)
+                ],
+                marked,
+                fresh.counts,
+            )
             whole = found.joined(marked, fresh.counts)
         return pa.RecordBatch.from_arrays(whole.columns[:-1], schema=SCHEMA)
 
@@ -70,7 +77,11 @@ class KeptLines:
 
     def add_seen(self, line: Line, shown: dict[str | None, Seen]) -> None:
         """Keep what a line showed."""
-        self._seen.add([self._key(b"seen", line)], pa.RecordBatch.from_arrays([pa.array([_packed(shown)], pa.binary())], schema=_SEEN), [1])
+        self._seen.add(
+            [self._key(b"seen", line)],
+            pa.RecordBatch.from_arrays([pa.array([_packed(shown)], pa.binary())], schema=_SEEN),
+            [1],
+        )
 
     def close(self) -> None:
         """Keep what waits."""
@@ -104,7 +115,17 @@ def _numbered(fresh: Fresh) -> Iterator[bool]:
 
 def _packed(shown: dict[str | None, Seen]) -> bytes:
     return orjson.dumps(
-        [[name, {field.name: _plain(getattr(counts, field.name)) for field in fields(Seen) if getattr(counts, field.name)}] for name, counts in shown.items()]
+        [
+            [
+                name,
+                {
+                    field.name: _plain(getattr(counts, field.name))
+                    for field in fields(Seen)
+                    if getattr(counts, field.name)
+                },
+            ]
+            for name, counts in shown.items()
+        ]
     )
 
 
@@ -113,7 +134,10 @@ def _plain(value: Any) -> Any:
 
 
 def _unpacked(packed: bytes) -> dict[str | None, Seen]:
-    return {name: Seen(**{field: _restored(value) for field, value in counts.items()}) for name, counts in orjson.loads(packed)}
+    return {
+        name: Seen(**{field: _restored(value) for field, value in counts.items()})
+        for name, counts in orjson.loads(packed)
+    }
 
 
 def _restored(value: Any) -> Any:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.answers.lines import TOO_DEEP, Job, file_job, load, nested_too_deeply, row_job
-from pipeline.artifacts import read_lines
-from pipeline.reconstruct.kept import Line
-from pipeline.tables import opener_of
+from pipeline.core.files import read_lines
+from pipeline.core.tables import opener_of
+from pipeline.stages.reconstruct.kept import Line
 
 
 def file_lines(path: Path) -> Iterator[Line]:
@@ -59,7 +59,9 @@ def build_to_job(line: Line) -> Job:
         if row is None:
             return Job(f"line-{number}", rejects=("not_json",))
     job = row_job(row, number, prompt)
-    deep = any(line is not None and nested_too_deeply(line, value) for line, value in ((text, row), (prompt_text, prompt)))
+    deep = any(
+        line is not None and nested_too_deeply(line, value) for line, value in ((text, row), (prompt_text, prompt))
+    )
     return Job(job.id, **TOO_DEEP) if deep else job
 
 

@@ -4,19 +4,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.answers.habits import learn
+from pipeline.answers.providers.habits import learn
 from pipeline.answers.rows import RowMaker
-from pipeline.artifacts import read_model, to_json, write_json
-from pipeline.reconstruct.kept import KeptLines, Line
-from pipeline.reconstruct.sources import BuildLines, build_to_job
-from pipeline.reconstruct.summary import Tally
-from pipeline.reconstruct.work import Plan, ToJob, batches, survey, workers_for
-from pipeline.reuse.kept import opened
-from pipeline.schema.target import TargetRecord
-from pipeline.schema.tokens import SCHEMA
-from pipeline.section import Section
-from pipeline.specials import open_tokenizer
-from pipeline.tables import write_batches
+from pipeline.core.files import read_model, to_json, write_json
+from pipeline.core.reuse.row_cache import opened
+from pipeline.core.sections import Section
+from pipeline.core.tables import write_batches
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.formats.schema.tokens import SCHEMA
+from pipeline.model.special_tokens import open_tokenizer
+from pipeline.stages.reconstruct.batches import Plan, ToJob, batches, survey, workers_for
+from pipeline.stages.reconstruct.kept import KeptLines, Line
+from pipeline.stages.reconstruct.sources import BuildLines, build_to_job
+from pipeline.stages.reconstruct.summary import Tally
 
 
 class Config(Section):
@@ -42,7 +42,14 @@ def run(config: Config, *, prompts: Path, responses: Path, record: Path, tokens:
     write_json(summary, document)
 
 
-def rebuild_file(lines: Callable[[], Iterator[Line]], to_job: ToJob, maker: RowMaker, out: Path, workers: int, kept: KeptLines | None = None) -> dict[str, Any]:
+def rebuild_file(
+    lines: Callable[[], Iterator[Line]],
+    to_job: ToJob,
+    maker: RowMaker,
+    out: Path,
+    workers: int,
+    kept: KeptLines | None = None,
+) -> dict[str, Any]:
     """Read the lines twice, first for the providers' habits; write the table; return the summary."""
     seen = survey(lines(), maker, to_job, kept)
     habits = learn(seen)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline.answers.assemble import WIDTH
-from pipeline.answers.habits import UNKNOWN, Habits
+from pipeline.answers.providers.habits import UNKNOWN, Habits
 from pipeline.answers.rows import Row
-from pipeline.reconstruct.columns import Counted
+from pipeline.stages.reconstruct.columns import Counted
 
 _PROVIDER, _STATUS, _EVIDENCE = 1, 2, 3
 """Places in the key of a row's count."""
@@ -91,7 +91,10 @@ def table(document: dict[str, Any]) -> str:
     for title, counts in (("flagged and rejected, by reason", document["reasons"]), ("notes", document["notes"])):
         if counts:
             lines.append(title)
-            lines += [f"  {code:<40}{count:>9}" for code, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+            lines += [
+                f"  {code:<40}{count:>9}"
+                for code, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+            ]
     lines.append(f"{'provider':<28}{'accept':>8}{'flag':>8}{'reject':>8}  habits")
     for name, entry in document["providers"].items():
         habits = [] if entry["bills_end_token"] else ["end token not billed"]
@@ -100,5 +103,7 @@ def table(document: dict[str, Any]) -> str:
         habits += ["writes arguments anew"] if entry["rewrites_arguments"] else []
         habits += [] if entry["count_usable"] else ["count proves nothing"]
         status = entry["status"]
-        lines.append(f"{name[:27]:<28}{status.get('accept', 0):>8}{status.get('flag', 0):>8}{status.get('reject', 0):>8}  {'; '.join(habits)}")
+        lines.append(
+            f"{name[:27]:<28}{status.get('accept', 0):>8}{status.get('flag', 0):>8}{status.get('reject', 0):>8}  {'; '.join(habits)}"
+        )
     return "\n".join(lines)

@@ -1,34 +1,7 @@
 """`target`."""
 
-from typing import Self
-
-from pydantic import Field, model_validator
-
-from pipeline.schema.target import TargetSpec
-from pipeline.section import Section
-
-
-class TinySection(Section):
-    """A stand-in target that the build trains itself, so that a newcomer needs no download."""
-
-    layers: int = Field(ge=7)
-    """At least 7, or the default auxiliary layers coincide."""
-    width: int = Field(ge=16)
-    mlp: int = Field(ge=16)
-    heads: int = Field(ge=1)
-    tokens: int = Field(ge=1)
-    """Training tokens."""
-    tokens_per_batch: int = Field(ge=2)
-    """Tokens of one step, in two rows."""
-    lr: float = Field(gt=0)
-    init_std: float = Field(gt=0)
-    seed: int = 0
-
-    @model_validator(mode="after")
-    def _heads_fit(self) -> Self:
-        if self.width % (2 * self.heads):
-            raise ValueError(f"width {self.width} must be a multiple of twice the heads, {2 * self.heads}")
-        return self
+from pipeline.formats.schema.target import TargetSpec
+from pipeline.standin.training.config import TinySection
 
 
 class TargetSection(TargetSpec):

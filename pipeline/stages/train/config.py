@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline.lossmask import LossMask
-from pipeline.section import Section
+from pipeline.core.sections import Section
+from pipeline.formats.loss_mask import LossMask
 
 
 class TrainSection(Section):

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import torch
 
-from pipeline.artifacts import read_model
-from pipeline.eagle3.unroll import Pack, pack_rows
-from pipeline.errors import ArtifactError, InputError
-from pipeline.lossmask import LossWeights
-from pipeline.models import Ends
-from pipeline.schema.hidden import Manifest, Stamp
-from pipeline.shards import HiddenRow, HiddenStates
+from pipeline.core.errors import ArtifactError, InputError
+from pipeline.core.files import read_model
+from pipeline.drafter.unroll import Pack, pack_rows
+from pipeline.formats.hidden_states import HiddenRow, HiddenStates
+from pipeline.formats.loss_mask import LossWeights
+from pipeline.formats.schema.hidden import Manifest, Stamp
+from pipeline.model.weights import Ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,10 @@ class Corpus:
 
     def read(self, refs: Sequence[RowRef], *, check: bool = False) -> list[HiddenRow]:
         """Read rows from the shards; with ``check``, refuse those whose values cannot be."""
-        return [self.states[ref.dataset].check(ref.number) if check else self.states[ref.dataset][ref.number] for ref in refs]
+        return [
+            self.states[ref.dataset].check(ref.number) if check else self.states[ref.dataset][ref.number]
+            for ref in refs
+        ]
 
     def weights(self, ref: RowRef) -> torch.Tensor:
         """What each token of a row counts in the loss: float32 [length], 0 where the target did not write it, or the mask leaves it out."""
@@ -51,7 +54,9 @@ class Corpus:
         return pack_rows(self.read(refs, check=check), [self.weights(ref) for ref in refs])
 
 
-def open_corpus(stamps: Path, hidden: dict[str, Path], names: list[str], target_sha256: str, heldout: float, weights: LossWeights) -> Corpus:
+def open_corpus(
+    stamps: Path, hidden: dict[str, Path], names: list[str], target_sha256: str, heldout: float, weights: LossWeights
+) -> Corpus:
     """Open every dataset and check that their states belong together and to this target.
 
     Raises:
@@ -87,7 +92,14 @@ def open_corpus(stamps: Path, hidden: dict[str, Path], names: list[str], target_
             f"read build/<dataset>/audit/summary.json and the stamps in {stamps}"
         )
     kept = _heldout(refs, heldout)
-    return Corpus(manifest, states, read_stamps, [ref for ref in refs if ref not in kept], [ref for ref in refs if ref in kept], weights)
+    return Corpus(
+        manifest,
+        states,
+        read_stamps,
+        [ref for ref in refs if ref not in kept],
+        [ref for ref in refs if ref in kept],
+        weights,
+    )
 
 
 def _common(states: dict[str, HiddenStates], target_sha256: str) -> Manifest:
@@ -97,10 +109,14 @@ def _common(states: dict[str, HiddenStates], target_sha256: str) -> Manifest:
         for field in Manifest.model_fields:
             mine, theirs = getattr(first[1].manifest, field), getattr(dataset.manifest, field)
             if field != "dtype" and mine != theirs:
-                raise ArtifactError(f"hidden states of {first[0]} and {name} differ in {field}: {mine} and {theirs}; run `dvc repro extract`")
+                raise ArtifactError(
+                    f"hidden states of {first[0]} and {name} differ in {field}: {mine} and {theirs}; run `dvc repro extract`"
+                )
     manifest = first[1].manifest
     if manifest.target_sha256 != target_sha256:
-        raise ArtifactError(f"hidden states are of target {manifest.target_sha256[:16]}; the weights at hand are {target_sha256[:16]}: run `dvc repro extract`")
+        raise ArtifactError(
+            f"hidden states are of target {manifest.target_sha256[:16]}; the weights at hand are {target_sha256[:16]}: run `dvc repro extract`"
+        )
     return manifest
 
 
@@ -112,9 +128,14 @@ def check_shape(manifest: Manifest, ends: Ends, where: str) -> None:
 
     """
     vocab_size, width = ends.embedding.shape
-    for what, target, states in (("hidden size", width, manifest.hidden_size), ("vocabulary", vocab_size, manifest.vocab_size)):
+    for what, target, states in (
+        ("hidden size", width, manifest.hidden_size),
+        ("vocabulary", vocab_size, manifest.vocab_size),
+    ):
         if target != states:
-            raise ArtifactError(f"{where}: {what} {target}; the hidden states have {states}: they are of another target, run `dvc repro extract`")
+            raise ArtifactError(
+                f"{where}: {what} {target}; the hidden states have {states}: they are of another target, run `dvc repro extract`"
+            )
 
 
 def _heldout(refs: list[RowRef], share: float) -> set[RowRef]:

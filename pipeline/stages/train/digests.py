@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from pipeline.artifacts import sha256_file
-from pipeline.shards import check_digest
-from pipeline.train.data import Corpus
-from pipeline.train.processes import Processes
+from pipeline.core.files import sha256_file
+from pipeline.formats.hidden_states import check_digest
+from pipeline.stages.train.data import Corpus
+from pipeline.stages.train.processes import Processes
 
 
 class Digests:
@@ -22,7 +22,9 @@ class Digests:
         self._open: dict[str, dict[str, Future[str]]] = {}
         for name, states in corpus.states.items() if group.local == 0 else ():  # each machine may have files of its own
             files = sorted(path for path in states.folder.rglob("*") if path.is_file())
-            self._open[name] = {path.relative_to(states.folder).as_posix(): pool.submit(sha256_file, path) for path in files}
+            self._open[name] = {
+                path.relative_to(states.folder).as_posix(): pool.submit(sha256_file, path) for path in files
+            }
 
     def check(self, *, wait: bool = False) -> None:
         """Compare the datasets whose files are all digested; with ``wait``, every dataset.
@@ -34,7 +36,12 @@ class Digests:
         for name, files in list(self._open.items()):
             if wait or all(digest.done() for digest in files.values()):
                 known = {file: digest.result() for file, digest in files.items()}
-                check_digest(self._corpus.states[name].folder, self._corpus.stamps[name].sha256, self._stamps / f"{name}.json", known)
+                check_digest(
+                    self._corpus.states[name].folder,
+                    self._corpus.stamps[name].sha256,
+                    self._stamps / f"{name}.json",
+                    known,
+                )
                 del self._open[name]
 
     def settle(self, step: int, device: torch.device) -> None:

@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from pipeline.eagle3.drafter import Drafter
-from pipeline.eagle3.losses import Teacher
-from pipeline.eagle3.objective import PackLoss
-from pipeline.eagle3.unroll import Pack, Plan, plan_to, plan_unroll
-from pipeline.models import Ends
-from pipeline.train.config import TrainSection
-from pipeline.train.data import Corpus, RowRef, packs_of_epoch
-from pipeline.train.processes import ALONE, Processes
-from pipeline.train.sharding import Objective, hold_back, shard, whole
+from pipeline.drafter.drafter import Drafter
+from pipeline.drafter.losses import Teacher
+from pipeline.drafter.objective import PackLoss
+from pipeline.drafter.unroll import Pack, Plan, plan_to, plan_unroll
+from pipeline.model.weights import Ends
+from pipeline.stages.train.config import TrainSection
+from pipeline.stages.train.data import Corpus, RowRef, packs_of_epoch
+from pipeline.stages.train.processes import ALONE, Processes
+from pipeline.stages.train.sharding import Objective, hold_back, shard, whole
 
 Item = TypeVar("Item")
 
@@ -35,7 +35,9 @@ def schedule(corpus: Corpus, settings: TrainSection) -> list[list[list[list[RowR
     epochs = []
     for epoch in range(settings.epochs):
         packs = packs_of_epoch(corpus.training, settings.tokens_per_batch, settings.seed, epoch)
-        epochs.append([packs[start : start + settings.accumulate] for start in range(0, len(packs), settings.accumulate)])
+        epochs.append(
+            [packs[start : start + settings.accumulate] for start in range(0, len(packs), settings.accumulate)]
+        )
     return epochs
 
 
@@ -62,7 +64,12 @@ class Learner:
         self.head_rows = ends.head[drafter.used]
         self.full_head = None if settings.loss == "kl" else ends.head
         self.optimizer = torch.optim.AdamW(
-            drafter.parameters(), lr=settings.lr, betas=settings.betas, weight_decay=settings.weight_decay, foreach=False, fused=self.device.type == "cpu"
+            drafter.parameters(),
+            lr=settings.lr,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+            foreach=False,
+            fused=self.device.type == "cpu",
         )
 
     def teacher(self, pack: Pack, plan: Plan) -> Teacher:
@@ -74,7 +81,9 @@ class Learner:
         """Loss of one pack."""
         teacher = self.teacher(pack, plan)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.dtype == "bfloat16"):
-            found: PackLoss = self.objective(pack.aux.to(self.device, non_blocking=True), plan, teacher, step_weights, self.settings.loss)
+            found: PackLoss = self.objective(
+                pack.aux.to(self.device, non_blocking=True), plan, teacher, step_weights, self.settings.loss
+            )
         return found
 
     def step(self, packs: Sequence[Pack], rate: float) -> StepResult:
@@ -83,16 +92,23 @@ class Learner:
         if self.sharded and not packs:  # gathering weights and summing gradients takes every process
             packs = [nothing(self.drafter.config.hidden_size)]
         plans = [plan_unroll(pack, settings.ttt_steps) for pack in packs]
-        sizes = [[[len(s.queries), float(s.weights.sum())] for s in plan.supervised] for plan in plans] or [[[0, 0.0]] * settings.ttt_steps]
+        sizes = [[[len(s.queries), float(s.weights.sum())] for s in plan.supervised] for plan in plans] or [
+            [[0, 0.0]] * settings.ttt_steps
+        ]
         counts, weighed = group.total(torch.tensor(sizes, dtype=torch.float64, device=device).sum(0)).T
         counts, weighed = counts.clamp(min=1), torch.where(weighed > 0, weighed, 1)
         weights = settings.step_decay ** torch.arange(settings.ttt_steps, device=device) / weighed
-        total, correct = torch.zeros(1, device=device, dtype=torch.float64), torch.zeros(settings.ttt_steps, device=device, dtype=torch.int64)
+        total, correct = (
+            torch.zeros(1, device=device, dtype=torch.float64),
+            torch.zeros(settings.ttt_steps, device=device, dtype=torch.int64),
+        )
         self.optimizer.zero_grad(set_to_none=True)
         for number, (pack, plan) in enumerate(zip(packs, plans, strict=True), 1):
             hold_back(self.objective, last=number == len(packs))
             found = self.pack_loss(pack, plan_to(plan, device), weights)
-            (found.loss * group.count if self.sharded else found.loss).backward()  # sharded gradients are averaged over processes
+            (
+                found.loss * group.count if self.sharded else found.loss
+            ).backward()  # sharded gradients are averaged over processes
             total += found.loss.detach()
             correct += found.correct
         parameters = list(self.drafter.parameters())
@@ -120,13 +136,17 @@ def prefetched(items: Sequence[Item], load: Callable[[Item], Any]) -> Iterator[A
 
 def nothing(width: int) -> Pack:
     """Give a pack in which nothing is supervised."""
-    return Pack(torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3 * width), torch.zeros(2, width), torch.zeros(2), (2,))
+    return Pack(
+        torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3 * width), torch.zeros(2, width), torch.zeros(2), (2,)
+    )
 
 
 def load_packs(corpus: Corpus, packs: Sequence[Sequence[RowRef]], *, pinned: bool = False) -> list[Pack]:
     """Read the packs of one step; ``pinned``, so that a GPU copies them while it computes."""
     loaded = [corpus.packed(refs) for refs in packs]
-    return [replace(pack, aux=pack.aux.pin_memory(), last=pack.last.pin_memory()) for pack in loaded] if pinned else loaded
+    return (
+        [replace(pack, aux=pack.aux.pin_memory(), last=pack.last.pin_memory()) for pack in loaded] if pinned else loaded
+    )
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import distributed
 
-from pipeline.errors import ArtifactError
+from pipeline.core.errors import ArtifactError
 
 
 @dataclass(frozen=True, slots=True)

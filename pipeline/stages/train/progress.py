@@ -2,7 +2,7 @@
 
 import time
 
-from pipeline.train.loop import StepResult
+from pipeline.stages.train.loop import StepResult
 
 _EVERY_S = 10.0
 
@@ -26,4 +26,7 @@ class Speaker:
         pace = (now - self._begun) / max(1, number - self._first)
         accuracy = " ".join(f"{share:.3f}" for share in result.accuracy)
         left = pace * (self._steps - number) / 60
-        print(f"train: step {number:,} of {self._steps:,}: loss {result.loss:.4f}, accuracy by draft {accuracy}, about {left:.0f} min left", flush=True)
+        print(
+            f"train: step {number:,} of {self._steps:,}: loss {result.loss:.4f}, accuracy by draft {accuracy}, about {left:.0f} min left",
+            flush=True,
+        )

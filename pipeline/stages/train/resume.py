@@ -7,11 +7,11 @@ from typing import Any
 import orjson
 import torch
 
-from pipeline.artifacts import to_json
-from pipeline.errors import ArtifactError
-from pipeline.tensors import TensorFile, load_tensors, save_tensors
-from pipeline.train.loop import Best, Learner
-from pipeline.train.sharding import placed_like, whole
+from pipeline.core.errors import ArtifactError
+from pipeline.core.files import to_json
+from pipeline.core.tensors import TensorFile, load_tensors, save_tensors
+from pipeline.stages.train.loop import Best, Learner
+from pipeline.stages.train.sharding import placed_like, whole
 
 _STATE = "state.safetensors"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -41,7 +41,12 @@ class Progress:
         if not learner.group.leads:
             return
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.tensors.items()}
-        facts = {"key": self._key, "step": self.step, "rows": self.rows, "best": {"estimate": self.best.estimate, "step": self.best.step}}
+        facts = {
+            "key": self._key,
+            "step": self.step,
+            "rows": self.rows,
+            "best": {"estimate": self.best.estimate, "step": self.best.step},
+        }
         self._folder.mkdir(parents=True, exist_ok=True)
         save_tensors(self._folder / _STATE, tensors, {"state": to_json(facts).decode()})
 
@@ -80,19 +85,25 @@ def _facts(path: Path) -> dict[str, Any]:
     try:
         facts = orjson.loads(TensorFile(path).metadata.get("state", "{}"))
     except orjson.JSONDecodeError as error:
-        raise ArtifactError(f"{path}: the saved run is damaged ({error}); remove {path.parent} to begin anew") from error
+        raise ArtifactError(
+            f"{path}: the saved run is damaged ({error}); remove {path.parent} to begin anew"
+        ) from error
     return facts if isinstance(facts, dict) else {}
 
 
 def _check(path: Path, tensors: dict[str, torch.Tensor], drafter: torch.nn.Module) -> None:
     """Refuse a saved run of this key that lacks a tensor, or holds one of another shape."""
     needed = {f"weights.{name}": tensor.shape for name, tensor in drafter.state_dict().items()}
-    needed |= {f"{moment}.{name}": parameter.shape for moment in _MOMENTS for name, parameter in drafter.named_parameters()}
+    needed |= {
+        f"{moment}.{name}": parameter.shape for moment in _MOMENTS for name, parameter in drafter.named_parameters()
+    }
     found = {name: tensor.shape for name, tensor in tensors.items()}
     for name, shape in needed.items():
         if found.get(name) != shape:
             held = list(found[name]) if name in found else "missing"
-            raise ArtifactError(f"{path}: the saved run is damaged: {name} is {held}; {list(shape)} is needed; remove {path.parent} to begin anew")
+            raise ArtifactError(
+                f"{path}: the saved run is damaged: {name} is {held}; {list(shape)} is needed; remove {path.parent} to begin anew"
+            )
 
 
 def _under(prefix: str, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

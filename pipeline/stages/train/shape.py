@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.errors import ConfigError
-from pipeline.train.config import TrainSection
+from pipeline.core.errors import ConfigError
+from pipeline.stages.train.config import TrainSection
 
 _NOT_ROTATED_SO = frozenset({"partial_rotary_factor", "mrope_section", "mrope_interleaved"})
 """Keys of a target's rotary embedding that the drafter's must not have: it turns the whole of each head by one position, and engines would heed them."""
@@ -36,7 +36,9 @@ def layer_shape(settings: TrainSection, text: Any) -> LayerShape:
     if settings.num_heads and width % (2 * heads):
         raise ConfigError(f"train.num_heads is {heads}: the target's width, {width}, must be a multiple of twice that")
     if settings.num_kv_heads and heads % settings.num_kv_heads:
-        raise ConfigError(f"train.num_kv_heads is {settings.num_kv_heads}: the number of heads, {heads}, must be a multiple of it")
+        raise ConfigError(
+            f"train.num_kv_heads is {settings.num_kv_heads}: the number of heads, {heads}, must be a multiple of it"
+        )
     kv_heads = settings.num_kv_heads or int((getattr(text, "num_key_value_heads", None) if plain else None) or heads)
     if width % heads or heads % kv_heads or head_dim % 2:
         raise ConfigError(

@@ -14,9 +14,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from pipeline.eagle3.drafter import Drafter
-from pipeline.eagle3.objective import PackLoss, pack_loss
-from pipeline.train.processes import Processes
+from pipeline.drafter.drafter import Drafter
+from pipeline.drafter.objective import PackLoss, pack_loss
+from pipeline.stages.train.processes import Processes
 
 
 class Objective(nn.Module):

@@ -9,30 +9,30 @@ from typing import Any
 
 import torch
 
-from pipeline.artifacts import read_model, to_json, write_text
-from pipeline.determinism import deterministic
-from pipeline.eagle3.checkpoint import save_drafter
-from pipeline.eagle3.choices import Choices
-from pipeline.eagle3.config import DrafterConfig
-from pipeline.eagle3.drafter import Drafter, initialize
-from pipeline.eagle3.estimate import Estimate, Judged, estimate
-from pipeline.eagle3.vocabulary import choose_vocabulary
-from pipeline.errors import ConfigError
-from pipeline.lossmask import weights_of
-from pipeline.models import Ends, open_ends, usable_device, use_threads
-from pipeline.reuse.code import code_digest
-from pipeline.reuse.kept import opened
-from pipeline.schema.target import TargetRecord
-from pipeline.section import Section
-from pipeline.train.config import TrainSection
-from pipeline.train.data import Corpus, RowRef, check_shape, count_supervised, open_corpus, pack
-from pipeline.train.digests import Digests, digested
-from pipeline.train.loop import Best, Learner, StepResult, learning_rate, load_packs, prefetched, schedule
-from pipeline.train.processes import ALONE, Processes, joined
-from pipeline.train.resume import Progress
-from pipeline.train.shape import layer_shape
-from pipeline.train.sharding import whole, whole_weights
-from pipeline.train.speaker import Speaker
+from pipeline.core.determinism import deterministic
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import read_model, to_json, write_text
+from pipeline.core.reuse.code import code_digest
+from pipeline.core.reuse.row_cache import opened
+from pipeline.core.sections import Section
+from pipeline.drafter.checkpoint import save_drafter
+from pipeline.drafter.config import DrafterConfig
+from pipeline.drafter.drafter import Drafter, initialize
+from pipeline.drafter.estimate import Estimate, Judged, estimate
+from pipeline.drafter.target_argmax import Choices
+from pipeline.drafter.vocabulary import choose_vocabulary
+from pipeline.formats.loss_mask import weights_of
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.weights import Ends, open_ends, usable_device, use_threads
+from pipeline.stages.train.config import TrainSection
+from pipeline.stages.train.data import Corpus, RowRef, check_shape, count_supervised, open_corpus, pack
+from pipeline.stages.train.digests import Digests, digested
+from pipeline.stages.train.loop import Best, Learner, StepResult, learning_rate, load_packs, prefetched, schedule
+from pipeline.stages.train.processes import ALONE, Processes, joined
+from pipeline.stages.train.progress import Speaker
+from pipeline.stages.train.resume import Progress
+from pipeline.stages.train.shape import layer_shape
+from pipeline.stages.train.sharding import whole, whole_weights
 
 
 class Config(Section):
@@ -43,7 +43,9 @@ class Config(Section):
     """Datasets of the build."""
 
 
-def run(config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, model: Path, checkpoint: Path, log: Path) -> None:
+def run(
+    config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, model: Path, checkpoint: Path, log: Path
+) -> None:
     """Train a drafter and write its best checkpoint and the log.
 
     Raises:
@@ -55,9 +57,15 @@ def run(config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, 
     settings = config.train
     use_threads(settings.threads)
     ends = open_ends(model)
-    corpus = open_corpus(stamps, hidden, config.names, ends.source.sha256, settings.heldout, weights_of(settings.loss_mask))
+    corpus = open_corpus(
+        stamps, hidden, config.names, ends.source.sha256, settings.heldout, weights_of(settings.loss_mask)
+    )
     check_shape(corpus.manifest, ends, str(model))
-    with deterministic(warn_only=settings.device != "cpu"), joined(settings.device) as group, digested(corpus, stamps, group) as digests:
+    with (
+        deterministic(warn_only=settings.device != "cpu"),
+        joined(settings.device) as group,
+        digested(corpus, stamps, group) as digests,
+    ):
         learner = _learner(settings, ends, corpus, read_model(record, TargetRecord).name, group)
         progress = Progress(checkpoint, _key(settings, corpus))
         _say(
@@ -66,7 +74,9 @@ def run(config: Config, *, stamps: Path, hidden: dict[str, Path], record: Path, 
         )
         if progress.restore(learner):
             _say(group, f"continues after step {progress.step}")
-        group.agree(progress.step, learner.device)  # and wait, or the first to finish could clear what another has not read
+        group.agree(
+            progress.step, learner.device
+        )  # and wait, or the first to finish could clear what another has not read
         _train(learner, corpus, progress, log, digests)
         digests.settle(progress.step, learner.device)
         if group.leads:
@@ -104,7 +114,10 @@ def _train(learner: Learner, corpus: Corpus, progress: Progress, log: Path, dige
     for number, epoch in enumerate(epochs, 1):
         todo = epoch[max(0, progress.step - begin) :]
         begin += len(epoch)
-        loaded = prefetched(todo, lambda packs: load_packs(corpus, packs[group.rank :: group.count], pinned=learner.device.type == "cuda"))
+        loaded = prefetched(
+            todo,
+            lambda packs: load_packs(corpus, packs[group.rank :: group.count], pinned=learner.device.type == "cuda"),
+        )
         for refs, packs in zip(todo, loaded, strict=True):
             rate = learning_rate(progress.step, steps, settings.lr, settings.warmup)
             result = learner.step(packs, rate)
@@ -121,7 +134,9 @@ def _train(learner: Learner, corpus: Corpus, progress: Progress, log: Path, dige
                 _write_log(learner, progress, log)
         if todo:
             digests.settle(progress.step, learner.device)
-            _end_epoch(learner, judged, progress, f"epoch {number} of {settings.epochs}, step {progress.step} of {steps}")
+            _end_epoch(
+                learner, judged, progress, f"epoch {number} of {settings.epochs}, step {progress.step} of {steps}"
+            )
             _write_log(learner, progress, log)
 
 
@@ -212,20 +227,43 @@ def _key(settings: TrainSection, corpus: Corpus) -> str:
     """Digest of everything that decides the weights, this program's own code included."""
     with opened("train") as notes:
         code = code_digest("train", notes).hex()
-    facts = [settings.model_dump(mode="json"), {n: s.sha256 for n, s in corpus.stamps.items()}, corpus.manifest.target_sha256, code]
+    facts = [
+        settings.model_dump(mode="json"),
+        {n: s.sha256 for n, s in corpus.stamps.items()},
+        corpus.manifest.target_sha256,
+        code,
+    ]
     return hashlib.sha256(to_json(facts)).hexdigest()
 
 
 def _row(step: int, epoch: int, rate: float, result: StepResult) -> dict[str, Any]:
     accuracy = {f"accuracy_{number}": value for number, value in enumerate(result.accuracy)}
-    return {"step": step, "epoch": epoch, "loss": result.loss, "lr": rate, "grad_norm": result.grad_norm, **accuracy, "heldout_acceptance": None}
+    return {
+        "step": step,
+        "epoch": epoch,
+        "loss": result.loss,
+        "lr": rate,
+        "grad_norm": result.grad_norm,
+        **accuracy,
+        "heldout_acceptance": None,
+    }
 
 
 def _csv(rows: list[dict[str, Any]], steps: int) -> str:
     """Log as CSV; six digits, empty where nothing was measured."""
-    columns = ["step", "epoch", "loss", "lr", "grad_norm", *(f"accuracy_{number}" for number in range(steps)), "heldout_acceptance"]
+    columns = [
+        "step",
+        "epoch",
+        "loss",
+        "lr",
+        "grad_norm",
+        *(f"accuracy_{number}" for number in range(steps)),
+        "heldout_acceptance",
+    ]
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()} for row in rows)
+    writer.writerows(
+        {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()} for row in rows
+    )
     return out.getvalue()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from random import Random
 
-from pipeline.target.conversation import Conversation, maybe_system, seam, user
+from pipeline.standin.corpus.sample import Conversation, maybe_system, seam, user
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,20 @@ def _javascript(rng: Random, name: str, arguments: str, expression: str) -> str:
 def _thought(rng: Random, language: str, name: str, pair: bool, a: str, b: str, expression: str) -> str:
     takes = f"{a} and {b}" if pair else a
     steps = [
-        rng.choice((f"The user wants a {language} function.", f"We need {name} in {language}.", f"A short {language} function will do.")),
-        rng.choice((f"It takes {takes}.", f"The function {name} takes {takes}.", f"The arguments are {takes}." if pair else f"The argument is {a}.")),
+        rng.choice(
+            (
+                f"The user wants a {language} function.",
+                f"We need {name} in {language}.",
+                f"A short {language} function will do.",
+            )
+        ),
+        rng.choice(
+            (
+                f"It takes {takes}.",
+                f"The function {name} takes {takes}.",
+                f"The arguments are {takes}." if pair else f"The argument is {a}.",
+            )
+        ),
         rng.choice((f"The result is `{expression}`.", f"It should return `{expression}`.")),
     ]
     if rng.random() < 0.4:

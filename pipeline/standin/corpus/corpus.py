@@ -1,6 +1,6 @@
 """The stand-in's corpus: seeded, templated, endless; and the prompt files under data/, which come from the same source.
 
-    python -m pipeline.target.corpus DIR        writes reasoning.jsonl, tools.jsonl, code.jsonl and heldout.jsonl to DIR
+    python -m pipeline.standin.corpus.corpus DIR        writes reasoning.jsonl, tools.jsonl, code.jsonl and heldout.jsonl to DIR
 
 Each kind is one stream of conversations without a repeated prompt. Its first part is held out, its second part is
 shipped, and the rest trains the stand-in: so the three never share a prompt. The stand-in is trained from this module
@@ -16,12 +16,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from pipeline.artifacts import to_json, write_jsonl
-from pipeline.runner import guarded
-from pipeline.target.conversation import Conversation
-from pipeline.target.corpus_code import code
-from pipeline.target.corpus_reasoning import reasoning
-from pipeline.target.corpus_tools import tools
+from pipeline.core.files import to_json, write_jsonl
+from pipeline.core.process.runner import guarded
+from pipeline.standin.corpus.code_tasks import code
+from pipeline.standin.corpus.reasoning_tasks import reasoning
+from pipeline.standin.corpus.sample import Conversation
+from pipeline.standin.corpus.tool_tasks import tools
 
 KINDS: dict[str, Callable[[Random], Conversation]] = {"reasoning": reasoning, "tools": tools, "code": code}
 HELDOUT = 24
@@ -77,12 +77,17 @@ def write_prompt_files(folder: Path) -> None:
     """Write the shipped prompt files and the held-out one."""
     for kind in KINDS:
         write_jsonl(folder / f"{kind}.jsonl", _rows(kind, shipped(kind)))
-    write_jsonl(folder / "heldout.jsonl", (row for kind in KINDS for row in _rows(f"heldout-{kind}", heldout(kind), dataset=kind)))
+    write_jsonl(
+        folder / "heldout.jsonl",
+        (row for kind in KINDS for row in _rows(f"heldout-{kind}", heldout(kind), dataset=kind)),
+    )
 
 
 def main(argv: list[str]) -> None:
     """Write the prompt files to the folder named on the command line."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.target.corpus", description="Write the shipped prompt files.")
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.standin.corpus.corpus", description="Write the shipped prompt files."
+    )
     parser.add_argument("folder", type=Path, help="where to write them; the repository keeps them in data/")
     write_prompt_files(parser.parse_args(argv).folder)
 

@@ -4,7 +4,24 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-NAMES = ("Ada", "Ben", "Cara", "Dan", "Emma", "Finn", "Grace", "Hugo", "Iris", "Jack", "Kate", "Leo", "Mia", "Noah", "Olga", "Paul")
+NAMES = (
+    "Ada",
+    "Ben",
+    "Cara",
+    "Dan",
+    "Emma",
+    "Finn",
+    "Grace",
+    "Hugo",
+    "Iris",
+    "Jack",
+    "Kate",
+    "Leo",
+    "Mia",
+    "Noah",
+    "Olga",
+    "Paul",
+)
 CITIES = ("Oslo", "Paris", "Rome", "Berlin", "Madrid", "Tokyo", "Lima", "Cairo", "Delhi", "Sydney", "Boston", "Vienna")
 SYSTEM = ("Be brief.", "You are a helpful assistant.", "Think first, then answer.")
 

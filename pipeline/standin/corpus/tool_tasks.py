@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from pipeline.target.conversation import CITIES, NAMES, Call, Conversation, maybe_system, seam, user
+from pipeline.standin.corpus.sample import CITIES, NAMES, Call, Conversation, maybe_system, seam, user
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,20 @@ _SUBJECTS = ("ferries", "museums", "trains", "parks", "hotels", "music")
 def _weather(rng: Random) -> Wish:
     city = rng.choice(CITIES)
     ask = rng.choice((f"What is the weather in {city}?", f"Is it cold in {city} today?", f"How warm is it in {city}?"))
-    return Wish(ask, f"the weather in {city}", {"city": city, **({"unit": rng.choice(("celsius", "kelvin"))} if rng.random() < 0.2 else {})})
+    return Wish(
+        ask,
+        f"the weather in {city}",
+        {"city": city, **({"unit": rng.choice(("celsius", "kelvin"))} if rng.random() < 0.2 else {})},
+    )
 
 
 def _time(rng: Random) -> Wish:
     city = rng.choice(CITIES)
-    return Wish(rng.choice((f"What time is it in {city}?", f"How late is it in {city} now?")), f"the time in {city}", {"city": city})
+    return Wish(
+        rng.choice((f"What time is it in {city}?", f"How late is it in {city} now?")),
+        f"the time in {city}",
+        {"city": city},
+    )
 
 
 def _search(rng: Random) -> Wish:
@@ -43,7 +51,11 @@ def _search(rng: Random) -> Wish:
 
 def _message(rng: Random) -> Wish:
     name, text = rng.choice(NAMES), rng.choice(("I am late.", "See you soon.", "Call me.", "Dinner is ready."))
-    return Wish(rng.choice((f'Tell {name}: "{text}"', f'Send {name} the message "{text}"')), f"a message to {name}", {"to": name, "text": text})
+    return Wish(
+        rng.choice((f'Tell {name}: "{text}"', f'Send {name} the message "{text}"')),
+        f"a message to {name}",
+        {"to": name, "text": text},
+    )
 
 
 def _timer(rng: Random) -> Wish:
@@ -104,7 +116,9 @@ def _say(rng: Random) -> str:
 def _one(rng: Random) -> Conversation:
     name = rng.choice(list(_TOOLS))
     wish = _TOOLS[name][3](rng)
-    return Conversation([user(wish.ask)], _plan(rng, name, wish), _say(rng), (_call(name, 0, wish),), _offer(rng, [name]))
+    return Conversation(
+        [user(wish.ask)], _plan(rng, name, wish), _say(rng), (_call(name, 0, wish),), _offer(rng, [name])
+    )
 
 
 def _two(rng: Random) -> Conversation:
@@ -136,9 +150,18 @@ def _answered(rng: Random) -> Conversation:
     wish = _TOOLS[name][3](rng)
     result, said = _RESULTS[name](rng)
     messages = _history(name, 0, wish, _plan(rng, name, wish), result)
-    thought = rng.choice((f"The tool {name} says {said}. I can answer now.", f"The result is {said}. No other call is needed for {wish.short}."))
+    thought = rng.choice(
+        (
+            f"The tool {name} says {said}. I can answer now.",
+            f"The result is {said}. No other call is needed for {wish.short}.",
+        )
+    )
     return Conversation(
-        messages, thought, rng.choice((f"For {wish.short}: {said}.", f"I asked for {wish.short}, and it says {said}.")), (), _offer(rng, [name])
+        messages,
+        thought,
+        rng.choice((f"For {wish.short}: {said}.", f"I asked for {wish.short}, and it says {said}.")),
+        (),
+        _offer(rng, [name]),
     )
 
 
@@ -156,8 +179,19 @@ def _no_call(rng: Random) -> Conversation:
     name = rng.choice(list(_TOOLS))
     who = rng.choice(NAMES)
     ask = rng.choice((f"Thanks, {who} is happy now!", f"My name is {who}. Hello!", f"Good morning from {who}!"))
-    thought = rng.choice((f"{who} only greets me. No tool is needed here.", f"This is just a friendly word from {who}. I need not call {name}."))
-    return Conversation([user(ask)], thought, rng.choice((f"Hello {who}! How can I help?", f"You are welcome, {who}!")), (), _offer(rng, [name]))
+    thought = rng.choice(
+        (
+            f"{who} only greets me. No tool is needed here.",
+            f"This is just a friendly word from {who}. I need not call {name}.",
+        )
+    )
+    return Conversation(
+        [user(ask)],
+        thought,
+        rng.choice((f"Hello {who}! How can I help?", f"You are welcome, {who}!")),
+        (),
+        _offer(rng, [name]),
+    )
 
 
 def tools(rng: Random) -> Conversation:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.live import Live
-from pipeline.llama import Llama, hidden
+from pipeline.standin.model.live_vocabulary import Live
+from pipeline.standin.model.llama import Llama, hidden
 
 _BLOCK = 16
 """The part of the cache that is read is rounded up to this many positions."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from pipeline.llama import Llama
+from pipeline.standin.model.llama import Llama
 
 
 class Live(NamedTuple):

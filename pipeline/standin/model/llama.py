@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.artifacts import read_json, write_json
-from pipeline.errors import ArtifactError
-from pipeline.tensors import load_tensors, save_tensors
+from pipeline.core.errors import ArtifactError
+from pipeline.core.files import read_json, write_json
+from pipeline.core.tensors import load_tensors, save_tensors
 
 ROPE_THETA = 10000.0
 EPS = 1e-6
@@ -59,7 +59,13 @@ class Llama(NamedTuple):
     def to(self, dtype: torch.dtype) -> "Llama":
         """Give a copy in another number type, without gradients."""
         layers = tuple(Layer(*(tensor.detach().to(dtype) for tensor in layer)) for layer in self.layers)
-        return Llama(self.shape, self.embed.detach().to(dtype), layers, self.norm.detach().to(dtype), self.head.detach().to(dtype))
+        return Llama(
+            self.shape,
+            self.embed.detach().to(dtype),
+            layers,
+            self.norm.detach().to(dtype),
+            self.head.detach().to(dtype),
+        )
 
 
 def initial(shape: Shape, rows: int, std: float, generator: torch.Generator) -> Llama:
@@ -70,7 +76,14 @@ def initial(shape: Shape, rows: int, std: float, generator: torch.Generator) -> 
 
     width, mlp = shape.width, shape.mlp
     layers = tuple(
-        Layer(torch.ones(width), normal(3 * width, width), normal(width, width), torch.ones(width), normal(2 * mlp, width), normal(width, mlp))
+        Layer(
+            torch.ones(width),
+            normal(3 * width, width),
+            normal(width, width),
+            torch.ones(width),
+            normal(2 * mlp, width),
+            normal(width, mlp),
+        )
         for _ in range(shape.layers)
     )
     return Llama(shape, normal(rows, width), layers, torch.ones(width), normal(rows, width))
@@ -100,7 +113,9 @@ def hidden(model: Llama, places: Tensor, positions: Tensor, attend: Attend) -> T
         q, k, v = mixed.view(batch, length, 3, shape.heads, head_width).permute(2, 0, 3, 1, 4)
         values = attend(number, _rotate(q, cos, sin), _rotate(k, cos, sin), v)
         x = x + functional.linear(values.transpose(1, 2).reshape(batch, length, shape.width), layer.out)
-        gate, up = functional.linear(functional.rms_norm(x, (shape.width,), layer.mlp_norm, EPS), layer.gate_up).chunk(2, dim=-1)
+        gate, up = functional.linear(functional.rms_norm(x, (shape.width,), layer.mlp_norm, EPS), layer.gate_up).chunk(
+            2, dim=-1
+        )
         x = x + functional.linear(functional.silu(gate) * up, layer.down)
     return functional.rms_norm(x, (shape.width,), model.norm, EPS)
 
@@ -118,7 +133,9 @@ def save_checkpoint(folder: Path, model: Llama, *, vocab_size: int, end: int, pa
         parts |= {"input_layernorm": layer.attention_norm, "post_attention_layernorm": layer.mlp_norm}
         tensors |= {_PART.format(number, name): tensor for name, tensor in parts.items()}
     save_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
-    write_json(folder / "config.json", _config(model.shape, vocab_size=vocab_size, end=end, pad=pad, positions=positions))
+    write_json(
+        folder / "config.json", _config(model.shape, vocab_size=vocab_size, end=end, pad=pad, positions=positions)
+    )
     write_json(folder / "generation_config.json", {"eos_token_id": end, "pad_token_id": pad, "do_sample": False})
 
 
@@ -158,11 +175,20 @@ def load_checkpoint(folder: Path) -> Llama:
     config = read_json(folder / "config.json")
     tensors = load_tensors(folder / "model.safetensors")
     try:
-        shape = Shape(config["num_hidden_layers"], config["hidden_size"], config["intermediate_size"], config["num_attention_heads"])
+        shape = Shape(
+            config["num_hidden_layers"],
+            config["hidden_size"],
+            config["intermediate_size"],
+            config["num_attention_heads"],
+        )
         layers = tuple(_layer(tensors, number) for number in range(shape.layers))
-        return Llama(shape, tensors["model.embed_tokens.weight"], layers, tensors["model.norm.weight"], tensors["lm_head.weight"])
+        return Llama(
+            shape, tensors["model.embed_tokens.weight"], layers, tensors["model.norm.weight"], tensors["lm_head.weight"]
+        )
     except (KeyError, TypeError) as error:
-        raise ArtifactError(f"{folder}: no checkpoint of the stand-in: {error} is missing; run `dvc repro target`") from error
+        raise ArtifactError(
+            f"{folder}: no checkpoint of the stand-in: {error} is missing; run `dvc repro target`"
+        ) from error
 
 
 def _layer(tensors: dict[str, Tensor], number: int) -> Layer:

@@ -11,16 +11,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from pipeline.embedded.answer import logprob_entries, make_message, take_apart, text_of
-from pipeline.embedded.engine import Engine, Job, Written
-from pipeline.embedded.providers import CONTEXT, MAX_COMPLETION, MODEL, PROVIDERS, Provider
-from pipeline.embedded.requests import ChatRequest, RequestError, read_request, request_digest
-from pipeline.embedded.routing import admitted, choose
-from pipeline.embedded.sampling import Rule
-from pipeline.errors import InputError
-from pipeline.rendering import PromptRenderer
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.core.errors import InputError
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.rendering import PromptRenderer
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.standin.server.batching import Engine, Job, Written
+from pipeline.standin.server.message import logprob_entries, make_message, take_apart, text_of
+from pipeline.standin.server.providers import CONTEXT, MAX_COMPLETION, MODEL, PROVIDERS, Provider
+from pipeline.standin.server.request import ChatRequest, RequestError, read_request, request_digest
+from pipeline.standin.server.routing import admitted, choose
+from pipeline.standin.server.sampling import Rule
 
 _EPOCH = 1_760_000_000
 _SPREAD = 10_000_000
@@ -61,10 +61,16 @@ def _job(service: Service, request: ChatRequest, provider: Provider, digest: byt
         prompt = service.renderer.render(request.messages, request.tools)
     except InputError as error:
         raise RequestError(400, str(error), "invalid_prompt") from error
-    longest = request.longest() if request.max_completion_tokens or request.max_tokens else max(1, min(MAX_COMPLETION, CONTEXT - len(prompt)))
+    longest = (
+        request.longest()
+        if request.max_completion_tokens or request.max_tokens
+        else max(1, min(MAX_COMPLETION, CONTEXT - len(prompt)))
+    )
     if len(prompt) + longest > CONTEXT:
         detail = f"{len(prompt)} prompt tokens and max_tokens {longest} are more than the context of {CONTEXT}"
-        raise RequestError(400, f"This endpoint's maximum context length is exceeded: {detail}", "context_length_exceeded")
+        raise RequestError(
+            400, f"This endpoint's maximum context length is exceeded: {detail}", "context_length_exceeded"
+        )
     rule = Rule(
         1.0 if request.temperature is None else request.temperature,
         1.0 if request.top_p is None else request.top_p,
@@ -80,7 +86,10 @@ def _usage(record: TargetRecord, provider: Provider, job: Job, written: Written)
     """Give the bill: counts in the model's tokens, cost in dollars."""
     close = record.role_id("think_close")
     billed = len(written.ids) - (written.finish == "end" and not provider.bills_end)
-    prompt_cost, answer_cost = len(job.prompt) * Fraction(provider.prompt_price), billed * Fraction(provider.completion_price)
+    prompt_cost, answer_cost = (
+        len(job.prompt) * Fraction(provider.prompt_price),
+        billed * Fraction(provider.completion_price),
+    )
     return {
         "prompt_tokens": len(job.prompt),
         "completion_tokens": billed,
@@ -108,8 +117,17 @@ def _choice(service: Service, request: ChatRequest, provider: Provider, job: Job
     finish = "length" if written.finish == "length" else "tool_calls" if parts.calls else "stop"
     logprobs = None
     if job.alternatives is not None:
-        logprobs = {"content": logprob_entries(service.tokenizer, written.ids, written.logprobs, written.likely), "refusal": None}
-    choice = {"index": 0, "finish_reason": finish, "native_finish_reason": finish, "logprobs": logprobs, "message": message}
+        logprobs = {
+            "content": logprob_entries(service.tokenizer, written.ids, written.logprobs, written.likely),
+            "refusal": None,
+        }
+    choice = {
+        "index": 0,
+        "finish_reason": finish,
+        "native_finish_reason": finish,
+        "logprobs": logprobs,
+        "message": message,
+    }
     if request.return_token_ids and "return_token_ids" in provider.parameters:
         choice["token_ids"] = written.ids
     return choice
@@ -162,7 +180,9 @@ def make_app(service: Service) -> Starlette:
         except orjson.JSONDecodeError as error:
             return _json(RequestError(400, f"the body is not JSON: {error}", "invalid_request").body, 400)
         try:
-            answer = await _complete(service, body, with_metadata=request.headers.get("x-openrouter-metadata") == "enabled")
+            answer = await _complete(
+                service, body, with_metadata=request.headers.get("x-openrouter-metadata") == "enabled"
+            )
         except RequestError as error:
             return _json(error.body, error.status)
         return _json(answer, headers={"X-Generation-Id": answer["id"]})
@@ -177,7 +197,9 @@ def make_app(service: Service) -> Starlette:
         return _json({"data": {**_model(), "endpoints": [provider.endpoint() for provider in PROVIDERS]}})
 
     async def key(_: Request) -> Response:
-        return _json({"data": {"label": "embedded", "limit": None, "limit_remaining": None, "usage": 0, "is_free_tier": False}})
+        return _json(
+            {"data": {"label": "embedded", "limit": None, "limit_remaining": None, "usage": 0, "is_free_tier": False}}
+        )
 
     return Starlette(
         routes=[
@@ -199,7 +221,12 @@ def _model() -> dict[str, Any]:
         "created": _EPOCH,
         "description": "A stand-in target that the build trained itself.",
         "context_length": CONTEXT,
-        "architecture": {"input_modalities": ["text"], "output_modalities": ["text"], "tokenizer": "Kimi-K2.5", "instruct_type": None},
+        "architecture": {
+            "input_modalities": ["text"],
+            "output_modalities": ["text"],
+            "tokenizer": "Kimi-K2.5",
+            "instruct_type": None,
+        },
         "pricing": {"prompt": cheapest.prompt_price, "completion": cheapest.completion_price},
         "top_provider": {"context_length": CONTEXT, "max_completion_tokens": MAX_COMPLETION, "is_moderated": False},
         "supported_parameters": sorted(set().union(*(provider.parameters for provider in PROVIDERS))),

@@ -11,10 +11,10 @@ from random import Random
 import torch
 from torch import Tensor
 
-from pipeline.embedded.sampling import Rule, distribution, draw
-from pipeline.live import Live
-from pipeline.llama import Llama
-from pipeline.llama_decoder import LlamaDecoder
+from pipeline.standin.model.decoder import LlamaDecoder
+from pipeline.standin.model.live_vocabulary import Live
+from pipeline.standin.model.llama import Llama
+from pipeline.standin.server.sampling import Rule, distribution, draw
 
 _ROWS = 64
 _LENGTH = 384
@@ -166,7 +166,13 @@ class Engine:
         running.logprobs.append(round(float(chances[self._live.place[token]]), DECIMALS))
         top = chances.topk(running.job.alternatives or 0)
         pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
-        running.likely.append([(int(self._live.ids[place]), round(value, DECIMALS)) for place, value in pairs if place < len(self._live.ids)])
+        running.likely.append(
+            [
+                (int(self._live.ids[place]), round(value, DECIMALS))
+                for place, value in pairs
+                if place < len(self._live.ids)
+            ]
+        )
 
 
 def _finished(running: _Running) -> str | None:

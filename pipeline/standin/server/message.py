@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.embedded.providers import Provider
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.standin.server.providers import Provider
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,14 @@ def text_with_markers(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
     return b"".join(map(tokenizer.spelled, ids)).decode("utf-8", "replace")
 
 
-def make_message(tokenizer: Tokenizer, provider: Provider, parts: Parts, stop: str | None, *, with_tools: bool) -> dict[str, Any]:
+def make_message(
+    tokenizer: Tokenizer, provider: Provider, parts: Parts, stop: str | None, *, with_tools: bool
+) -> dict[str, Any]:
     """Give the assistant's message with the provider's habits; a stop text and what follows it are cut."""
     reasoning, content = text_of(tokenizer, parts.reasoning), text_of(tokenizer, parts.content)
-    calls = [_structured(tokenizer, number, header, arguments) for number, (header, arguments) in enumerate(parts.calls)]
+    calls = [
+        _structured(tokenizer, number, header, arguments) for number, (header, arguments) in enumerate(parts.calls)
+    ]
     if provider.raw_tools and with_tools:
         content, calls = text_with_markers(tokenizer, parts.raw), []
     if stop is not None:
@@ -73,9 +77,23 @@ def make_message(tokenizer: Tokenizer, provider: Provider, parts: Parts, stop: s
             reasoning = reasoning.partition(stop)[0]
     if provider.trims:
         reasoning, content = reasoning.rstrip(), content.strip()
-    message: dict[str, Any] = {"role": "assistant", "content": content or None, "refusal": None, "reasoning": reasoning or None}
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": content or None,
+        "refusal": None,
+        "reasoning": reasoning or None,
+    }
     if reasoning:
-        message["reasoning_details"] = [{"type": "reasoning.text", "text": reasoning, "signature": None, "id": None, "format": "unknown", "index": 0}]
+        message["reasoning_details"] = [
+            {
+                "type": "reasoning.text",
+                "text": reasoning,
+                "signature": None,
+                "id": None,
+                "format": "unknown",
+                "index": 0,
+            }
+        ]
     if calls:
         message["tool_calls"] = calls
     return message
@@ -85,10 +103,17 @@ def _structured(tokenizer: Tokenizer, number: int, header: list[int], arguments:
     """Give a call as the API does: the id as the model wrote it, the arguments byte for byte."""
     ident = text_of(tokenizer, header)
     name = ident.strip().rpartition(":")[0].partition(".")[2] or ident.strip()
-    return {"id": ident.strip(), "type": "function", "index": number, "function": {"name": name, "arguments": text_of(tokenizer, arguments)}}
+    return {
+        "id": ident.strip(),
+        "type": "function",
+        "index": number,
+        "function": {"name": name, "arguments": text_of(tokenizer, arguments)},
+    }
 
 
-def logprob_entries(tokenizer: Tokenizer, ids: Sequence[int], chances: Sequence[float], likely: Sequence[Sequence[tuple[int, float]]]) -> list[dict[str, Any]]:
+def logprob_entries(
+    tokenizer: Tokenizer, ids: Sequence[int], chances: Sequence[float], likely: Sequence[Sequence[tuple[int, float]]]
+) -> list[dict[str, Any]]:
     """One entry a sampled id: its text, its true bytes, its probability, and the likely others."""
     return [
         {**_entry(tokenizer, token, chance), "top_logprobs": [_entry(tokenizer, *other) for other in others]}

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from pipeline import live, llama, llama_decoder
-from pipeline.artifacts import scratch_folder, sha256_file, sha256_folder
-from pipeline.embedded import server
-from pipeline.errors import ProviderError
+from pipeline.core.errors import ProviderError
+from pipeline.core.files import scratch_folder, sha256_file, sha256_folder
+from pipeline.standin.model import decoder, live_vocabulary, llama
+from pipeline.standin.server import serve
 
-_ROOT = Path(__file__).resolve().parent.parent.parent
+_ROOT = Path(__file__).resolve().parents[3]
 _START_SECONDS = 120
 _STOP_SECONDS = 5
 _TAIL_BYTES = 2000
@@ -34,9 +34,21 @@ def running(model: Path, record: Path) -> Iterator[str]:
         DiskError: no folder for temporary files has room.
 
     """
-    command = [sys.executable, "-m", server.__name__, "--model", str(model.resolve()), "--record", str(record.resolve()), "--parent", str(os.getpid())]
+    command = [
+        sys.executable,
+        "-m",
+        serve.__name__,
+        "--model",
+        str(model.resolve()),
+        "--record",
+        str(record.resolve()),
+        "--parent",
+        str(os.getpid()),
+    ]
     with scratch_folder() as folder, tempfile.TemporaryFile(dir=folder) as said:
-        child = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, start_new_session=True)
+        child = subprocess.Popen(
+            command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+        )
         try:
             yield _address(child, said)
         finally:
@@ -74,7 +86,10 @@ def identity(model: Path) -> str:
     Belongs in a ledger's key, so that an answer of other weights or of another server is never taken for this one's.
     """
     digest = hashlib.sha256(sha256_folder(model).encode())
-    sources = [*Path(__file__).parent.glob("*.py"), *(Path(module.__file__ or "") for module in (live, llama, llama_decoder))]
+    sources = [
+        *Path(__file__).parent.glob("*.py"),
+        *(Path(module.__file__ or "") for module in (live_vocabulary, llama, decoder)),
+    ]
     for path in sorted(sources, key=lambda path: path.name):
         digest.update(f"{path.name}\0{sha256_file(path)}\n".encode())
     return digest.hexdigest()

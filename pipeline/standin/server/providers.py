@@ -11,7 +11,18 @@ MAX_COMPLETION = 1024
 """Longest answer, in tokens."""
 
 _COMMON = frozenset(
-    {"max_completion_tokens", "max_tokens", "temperature", "top_p", "seed", "stop", "tools", "tool_choice", "reasoning", "include_reasoning"},
+    {
+        "max_completion_tokens",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "seed",
+        "stop",
+        "tools",
+        "tool_choice",
+        "reasoning",
+        "include_reasoning",
+    },
 )
 
 
@@ -58,7 +69,13 @@ class Provider:
             "provider_name": self.name,
             "tag": self.tag,
             "context_length": CONTEXT,
-            "pricing": {"prompt": self.prompt_price, "completion": self.completion_price, "request": "0", "image": "0", "discount": 0},
+            "pricing": {
+                "prompt": self.prompt_price,
+                "completion": self.completion_price,
+                "request": "0",
+                "image": "0",
+                "discount": 0,
+            },
             "quantization": self.quantization,
             "max_completion_tokens": MAX_COMPLETION,
             "max_prompt_tokens": None,

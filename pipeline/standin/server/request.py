@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from pipeline.artifacts import to_json
-from pipeline.embedded.providers import MAX_COMPLETION, MODEL
+from pipeline.core.files import to_json
+from pipeline.standin.server.providers import MAX_COMPLETION, MODEL
 
 
 class RequestError(Exception):
@@ -99,7 +99,18 @@ class ChatRequest(BaseModel):
     def parameters(self) -> set[str]:
         """Names of the parameters that a provider must support, where the client insists on it."""
         given = {name for name, value in self.model_dump(exclude_unset=True).items() if value is not None}
-        return given - {"model", "messages", "provider", "stream", "n", "usage", "user", "metadata", "session_id", "models"}
+        return given - {
+            "model",
+            "messages",
+            "provider",
+            "stream",
+            "n",
+            "usage",
+            "user",
+            "metadata",
+            "session_id",
+            "models",
+        }
 
 
 def read_request(body: Any) -> ChatRequest:
@@ -120,7 +131,9 @@ def read_request(body: Any) -> ChatRequest:
     if request.model != MODEL:
         raise RequestError(400, f"{request.model} is not a valid model ID; this server has {MODEL}", "model_not_found")
     if request.longest() > MAX_COMPLETION:
-        raise RequestError(400, f"max_tokens is {request.longest()}; at most {MAX_COMPLETION} are possible", "max_tokens_exceeded")
+        raise RequestError(
+            400, f"max_tokens is {request.longest()}; at most {MAX_COMPLETION} are possible", "max_tokens_exceeded"
+        )
     return request
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from fractions import Fraction
 
-from pipeline.embedded.providers import MODEL, PROVIDERS, Provider
-from pipeline.embedded.requests import ChatRequest, RequestError
+from pipeline.standin.server.providers import MODEL, PROVIDERS, Provider
+from pipeline.standin.server.request import ChatRequest, RequestError
 
 _MILLION = 1_000_000
 
@@ -23,12 +23,21 @@ def _rules(request: ChatRequest) -> dict[str, Callable[[Provider], bool]]:
     return {
         "only": lambda provider: routing.only is not None and not _named(routing.only, provider),
         "ignore": lambda provider: _named(routing.ignore, provider),
-        "order": lambda provider: routing.allow_fallbacks is False and bool(routing.order) and not _named(routing.order, provider),
-        "quantization": lambda provider: routing.quantizations is not None and provider.quantization not in routing.quantizations,
-        "max_price": lambda provider: (
-            price is not None and (_too_dear(provider.prompt_price, price.prompt) or _too_dear(provider.completion_price, price.completion))
+        "order": lambda provider: (
+            routing.allow_fallbacks is False and bool(routing.order) and not _named(routing.order, provider)
         ),
-        "require_parameters": lambda provider: bool(routing.require_parameters) and not request.parameters() <= provider.parameters,
+        "quantization": lambda provider: (
+            routing.quantizations is not None and provider.quantization not in routing.quantizations
+        ),
+        "max_price": lambda provider: (
+            price is not None
+            and (
+                _too_dear(provider.prompt_price, price.prompt) or _too_dear(provider.completion_price, price.completion)
+            )
+        ),
+        "require_parameters": lambda provider: (
+            bool(routing.require_parameters) and not request.parameters() <= provider.parameters
+        ),
     }
 
 
@@ -50,9 +59,17 @@ def admitted(request: ChatRequest) -> list[Provider]:
             "requested_models": [MODEL],
             "affected_providers": sorted(why),
             "excluded_by": causes,
-            "constraint": {"field": f"provider.{causes[0]}", "detail": "; ".join(f"{tag}: {', '.join(names)}" for tag, names in sorted(why.items()))},
+            "constraint": {
+                "field": f"provider.{causes[0]}",
+                "detail": "; ".join(f"{tag}: {', '.join(names)}" for tag, names in sorted(why.items())),
+            },
         }
-        raise RequestError(404, f"No endpoints found for {MODEL} that fit the provider rules ({', '.join(causes)})", "constraint_filtered", availability)
+        raise RequestError(
+            404,
+            f"No endpoints found for {MODEL} that fit the provider rules ({', '.join(causes)})",
+            "constraint_filtered",
+            availability,
+        )
     return left
 
 

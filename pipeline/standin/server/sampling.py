@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.live import Live
+from pipeline.standin.model.live_vocabulary import Live
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The embedded server as a process: `python -m pipeline.embedded.server --model DIR --record FILE [--port N]`.
+"""The embedded server as a process: `python -m pipeline.standin.server.serve --model DIR --record FILE [--port N]`.
 
 Prints one JSON line with its address when it is ready. Light to import: whoever starts it imports this module for its name.
 """
@@ -11,8 +11,8 @@ import socket
 import sys
 from pathlib import Path
 
-from pipeline.errors import ProviderError
-from pipeline.runner import follow_parent, guarded
+from pipeline.core.errors import ProviderError
+from pipeline.core.process.runner import follow_parent, guarded
 
 HOST = "127.0.0.1"
 
@@ -32,7 +32,9 @@ def _listen(port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         why = "another process has it" if error.errno == errno.EADDRINUSE else error.strerror
-        raise ProviderError(f"the embedded server cannot listen on {HOST}:{port}: {why}; choose another --port, or 0 for any free one") from error
+        raise ProviderError(
+            f"the embedded server cannot listen on {HOST}:{port}: {why}; choose another --port, or 0 for any free one"
+        ) from error
     return listener
 
 
@@ -46,14 +48,14 @@ def serve(model: Path, record: Path, port: int) -> None:
     import torch
     import uvicorn
 
-    from pipeline.artifacts import read_model
-    from pipeline.embedded.api import Service, make_app
-    from pipeline.embedded.engine import Engine
-    from pipeline.live import compact
-    from pipeline.llama import load_checkpoint
-    from pipeline.rendering import PromptRenderer
-    from pipeline.schema.target import TargetRecord
-    from pipeline.specials import open_tokenizer
+    from pipeline.core.files import read_model
+    from pipeline.formats.schema.target import TargetRecord
+    from pipeline.model.rendering import PromptRenderer
+    from pipeline.model.special_tokens import open_tokenizer
+    from pipeline.standin.model.live_vocabulary import compact
+    from pipeline.standin.model.llama import load_checkpoint
+    from pipeline.standin.server.api import Service, make_app
+    from pipeline.standin.server.batching import Engine
 
     with _listen(port) as listener:
         target = read_model(record, TargetRecord)
@@ -71,8 +73,13 @@ def serve(model: Path, record: Path, port: int) -> None:
 
 def main(argv: list[str]) -> None:
     """Read the command line and serve."""
-    parser = argparse.ArgumentParser(prog="python -m pipeline.embedded.server", description="Serve the stand-in target on loopback, OpenRouter-shaped.")
-    parser.add_argument("--model", type=Path, required=True, help="checkpoint folder of the stand-in (build/target/model)")
+    parser = argparse.ArgumentParser(
+        prog="python -m pipeline.standin.server.serve",
+        description="Serve the stand-in target on loopback, OpenRouter-shaped.",
+    )
+    parser.add_argument(
+        "--model", type=Path, required=True, help="checkpoint folder of the stand-in (build/target/model)"
+    )
     parser.add_argument("--record", type=Path, required=True, help="checked target (build/target/fingerprint.json)")
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0, the default, takes a free one")
     parser.add_argument("--parent", type=int, help="end when this process, which started the server, ends")

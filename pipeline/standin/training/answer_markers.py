@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from pipeline.errors import ConfigError
-from pipeline.schema.target import TargetRecord
+from pipeline.core.errors import ConfigError
+from pipeline.formats.schema.target import TargetRecord
 
 
 class Marks(NamedTuple):
@@ -27,5 +27,7 @@ class Marks(NamedTuple):
         """
         ids = {role: record.role_id(role) for role in cls._fields}
         if missing := [role for role, token in ids.items() if token is None]:
-            raise ConfigError(f"target {record.name!r}: a stand-in (target.tiny) writes its corpus in Kimi's format and needs target.roles {missing}")
+            raise ConfigError(
+                f"target {record.name!r}: a stand-in (target.tiny) writes its corpus in Kimi's format and needs target.roles {missing}"
+            )
         return cls(**{role: token for role, token in ids.items() if token is not None})

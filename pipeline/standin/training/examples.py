@@ -4,17 +4,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-from pipeline.errors import ConfigError
-from pipeline.rendering import PromptRenderer
-from pipeline.schema.target import TargetRecord
-from pipeline.target.conversation import Call, Conversation
-from pipeline.target.corpus import KINDS, training
-from pipeline.target.learn import Example
-from pipeline.target.marks import Marks
-from pipeline.tokens import Tokenizer
+from pipeline.core.errors import ConfigError
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.rendering import PromptRenderer
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.standin.corpus.corpus import KINDS, training
+from pipeline.standin.corpus.sample import Call, Conversation
+from pipeline.standin.training.answer_markers import Marks
+from pipeline.standin.training.learn import Example
 
 
-def to_example(record: TargetRecord, tokenizer: Tokenizer, renderer: PromptRenderer, conversation: Conversation) -> Example:
+def to_example(
+    record: TargetRecord, tokenizer: Tokenizer, renderer: PromptRenderer, conversation: Conversation
+) -> Example:
     """Render the prompt, and put the answer's markers by id and its texts with special tokens off."""
     marks = Marks.of(record)
     answer = [*tokenizer.encode(conversation.reasoning), marks.think_close, *tokenizer.encode(conversation.content)]
@@ -65,7 +67,9 @@ def training_examples(record: TargetRecord, tokenizer: Tokenizer, tokens: int) -
         examples.append(example)
         total += len(example.prompt) + len(example.answer)
     if total < tokens:
-        raise ConfigError(f"target.tiny.tokens is {tokens}; the corpus has no more than {total} before one of its kinds repeats itself: lower it")
+        raise ConfigError(
+            f"target.tiny.tokens is {tokens}; the corpus has no more than {total} before one of its kinds repeats itself: lower it"
+        )
     return examples
 
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import orjson
 import torch
 
-from pipeline.live import Live
-from pipeline.llama import Llama
-from pipeline.llama_decoder import LlamaDecoder
-from pipeline.target.marks import Marks
-from pipeline.tokens import Tokenizer
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.standin.model.decoder import LlamaDecoder
+from pipeline.standin.model.live_vocabulary import Live
+from pipeline.standin.model.llama import Llama
+from pipeline.standin.training.answer_markers import Marks
 
 LONGEST = 192
 """Tokens that an answer may take."""

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.live import Live
-from pipeline.llama import Llama, Shape, hidden, initial
-from pipeline.target.config import TinySection
+from pipeline.standin.model.live_vocabulary import Live
+from pipeline.standin.model.llama import Llama, Shape, hidden, initial
+from pipeline.standin.training.config import TinySection
 
 THREADS = 2
 """Rows of a step, each on a core of its own. Fixed, so that sums have one order; and not left to the library's threads, which wait
@@ -85,7 +85,9 @@ def loss_of(model: Llama, live: Live, row: Pack) -> Tensor:
 
     states = hidden(model, row.places, row.positions, attend)[0]
     written = row.labels >= 0
-    return functional.cross_entropy(live.counted(functional.linear(states[written], model.head)), row.labels[written], reduction="sum")
+    return functional.cross_entropy(
+        live.counted(functional.linear(states[written], model.head)), row.labels[written], reduction="sum"
+    )
 
 
 def _gradients(model: Llama, live: Live, row: Pack) -> tuple[float, tuple[Tensor, ...]]:

@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.report.html import Html, join, safe, tag, visible
-from pipeline.report.markdown import code
-from pipeline.report.page import POLICY, page
+from pipeline.core.html.frame import POLICY, page
+from pipeline.core.html.markup import Html, join, safe, tag, visible
+from pipeline.project.report.markdown import code
 
 
 class Reader(HTMLParser):
@@ -32,7 +32,12 @@ def read(markup: str) -> Reader:
     return reader
 
 
-HOSTILE = st.one_of(st.text(), st.sampled_from(["<script>", "</td>", '" onload="x', "'><img src=x>", "&lt;", "<!--", "]]>", "\x00", "\u202e", "{{x}}"]))
+HOSTILE = st.one_of(
+    st.text(),
+    st.sampled_from(
+        ["<script>", "</td>", '" onload="x', "'><img src=x>", "&lt;", "<!--", "]]>", "\x00", "\u202e", "{{x}}"]
+    ),
+)
 
 
 @given(content=HOSTILE, attribute=HOSTILE)

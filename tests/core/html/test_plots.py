@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.report.plots import bars, histogram, lines, signed_histogram, stacked
+from pipeline.core.html.plots import bars, histogram, lines, signed_histogram, stacked
 
 VALUES = st.lists(st.integers(-5000, 5000), max_size=200).map(lambda values: np.array(values, dtype=np.int64))
 
@@ -18,7 +18,15 @@ def test_every_value_is_in_exactly_one_bin(values: np.ndarray[tuple[int], np.dty
 
 
 def test_bins_of_differences_double_away_from_zero() -> None:
-    assert signed_histogram(np.array([0, 0, 1, -1, 2, 3, -7])) == [("-7…-4", 1), ("-3…-2", 0), ("-1", 1), ("0", 2), ("+1", 1), ("+2…+3", 2), ("+4…+7", 0)]
+    assert signed_histogram(np.array([0, 0, 1, -1, 2, 3, -7])) == [
+        ("-7…-4", 1),
+        ("-3…-2", 0),
+        ("-1", 1),
+        ("0", 2),
+        ("+1", 1),
+        ("+2…+3", 2),
+        ("+4…+7", 0),
+    ]
 
 
 def test_no_values_are_said_to_be_none() -> None:

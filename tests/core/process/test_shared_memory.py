@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from pipeline.slots import Parcel, Slots
+from pipeline.core.process.shared_memory import Parcel, Slots
 
 PARTS = [b"one", None, b"", b"three" * 3]
 

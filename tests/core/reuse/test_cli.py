@@ -4,30 +4,32 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import ArtifactError, InputError
-from pipeline.reuse import cli
-from pipeline.reuse.index import FILE
-from tests.reuse.test_kept import build, damage_a_byte
-from tests.reuse.test_kept import store as store
+from pipeline.commands import reuse
+from pipeline.core.errors import ArtifactError, InputError
+from pipeline.core.reuse.index import FILE
+from tests.core.reuse.test_kept import build, damage_a_byte
+from tests.core.reuse.test_kept import store as store
 
 
-def test_stats_verify_gc_and_clear(store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cli.main(["stats"]) == 0
+def test_stats_verify_gc_and_clear(
+    store: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert reuse.main(["stats"]) == 0
     assert "nothing is kept" in capsys.readouterr().out
     build([1, 2, 3])
-    cli.main(["stats"])
+    reuse.main(["stats"])
     shown = capsys.readouterr().out.split()
     assert shown[shown.index("audit") :][:5] == ["audit", "│", "3", "│", "1"]
-    cli.main(["verify"])
+    reuse.main(["verify"])
     assert capsys.readouterr().out == "0 damaged files dropped\n"
     damage_a_byte(store)
-    cli.main(["verify"])
+    reuse.main(["verify"])
     assert capsys.readouterr().out == "1 damaged files dropped\n"
     build([1, 2, 3])
     monkeypatch.setenv("AERIE_REUSE", "off")
-    cli.main(["gc"])
+    reuse.main(["gc"])
     assert list(store.glob("??/*")) == []
-    cli.main(["clear"])
+    reuse.main(["clear"])
     assert not store.exists()
 
 
@@ -37,7 +39,7 @@ def test_a_damaged_index_and_a_missing_repository_are_one_message(store: Path, m
         path.unlink()
     (store / FILE).write_bytes(b"no database" * 1000)
     with pytest.raises(ArtifactError, match="run `python -m pipeline reuse clear`"):
-        cli.main(["stats"])
-    monkeypatch.setattr(cli, "shared_folder", lambda: None)
+        reuse.main(["stats"])
+    monkeypatch.setattr(reuse, "shared_folder", lambda: None)
     with pytest.raises(InputError, match="no git repository"):
-        cli.main(["stats"])
+        reuse.main(["stats"])

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.reuse.kept import Kept
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.core.reuse.row_cache import Kept
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.tokenizer.loading import Tokenizer
 from tests.conftest import SHARE
-from tests.reuse.world import World, killed_after, make_small_target, quicken, spoil
+from tests.core.reuse.world import World, killed_after, make_small_target, quicken, spoil
 
 pytestmark = pytest.mark.slow
 

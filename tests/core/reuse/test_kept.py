@@ -11,13 +11,13 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from pipeline.artifacts import sha256_file
-from pipeline.errors import ConfigError
-from pipeline.reuse import kept as module
-from pipeline.reuse.code import digest
-from pipeline.reuse.index import FILE, Index, Segment
-from pipeline.reuse.kept import Kept, collect, most_bytes, opened, segment_path
-from pipeline.reuse.rows import KeptRows
+from pipeline.core.errors import ConfigError
+from pipeline.core.files import sha256_file
+from pipeline.core.reuse import row_cache as module
+from pipeline.core.reuse.code import digest
+from pipeline.core.reuse.index import FILE, Index, Segment
+from pipeline.core.reuse.row_cache import Kept, collect, most_bytes, opened, segment_path
+from pipeline.core.reuse.rows import KeptRows
 from tests.conftest import ROOT
 from tests.waiting import PATIENCE
 
@@ -75,8 +75,10 @@ def test_anything_else_that_decides_makes_it_compute_again() -> None:
     assert build([1, 2, 3], 1, b"con", b"fig")[1] == 3
 
 
-def test_edited_code_makes_it_compute_again_and_comments_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline.reuse import code
+def test_edited_code_makes_it_compute_again_and_comments_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipeline.core.reuse import code
 
     class Notes(dict[bytes, bytes]):
         def note(self, key: bytes) -> bytes | None:
@@ -100,7 +102,7 @@ def test_edited_code_makes_it_compute_again_and_comments_do_not(tmp_path: Path, 
 
 
 def test_code_that_was_edited_while_this_process_runs_takes_and_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline.reuse import code
+    from pipeline.core.reuse import code
 
     assert [build([1])[1] for _ in range(2)] == [1, 0]
     monkeypatch.setattr(code, "STARTED", 0.0)
@@ -153,7 +155,9 @@ def a_folder_in_its_place(store: Path) -> None:
     (store / FILE).mkdir()
 
 
-@pytest.mark.parametrize("spoil", [damage_a_byte, cut_short, remove_files, move_pieces, no_database, damaged_pages, a_folder_in_its_place])
+@pytest.mark.parametrize(
+    "spoil", [damage_a_byte, cut_short, remove_files, move_pieces, no_database, damaged_pages, a_folder_in_its_place]
+)
 def test_a_damaged_store_is_never_trusted_and_never_fails_a_build(store: Path, spoil: Callable[[Path], None]) -> None:
     numbers = list(range(20))
     build(numbers)
@@ -165,7 +169,9 @@ def test_a_damaged_store_is_never_trusted_and_never_fails_a_build(store: Path, s
         assert computed == 0  # it mended itself
 
 
-def test_a_store_that_cannot_be_written_or_is_switched_off_is_done_without(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_written_or_is_switched_off_is_done_without(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AERIE_REUSE", "off")
     assert [build([1, 2])[1] for _ in range(2)] == [2, 2]
     assert not store.exists()
@@ -180,7 +186,10 @@ def test_a_store_that_cannot_be_written_or_is_switched_off_is_done_without(store
     assert [build([1, 2])[1] for _ in range(2)] == [2, 2]
 
 
-@pytest.mark.parametrize(("said", "size"), [("", 8 << 30), ("off", 0), ("0", 0), ("500MB", 500_000_000), ("1.5 GiB", 3 << 29), ("7", 7), ("2k", 2000)])
+@pytest.mark.parametrize(
+    ("said", "size"),
+    [("", 8 << 30), ("off", 0), ("0", 0), ("500MB", 500_000_000), ("1.5 GiB", 3 << 29), ("7", 7), ("2k", 2000)],
+)
 def test_the_limit_is_a_size_or_off(said: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIE_REUSE", said)
     assert most_bytes() == size
@@ -204,7 +213,9 @@ def test_the_longest_unused_goes_first_when_there_is_too_much(store: Path, monke
     assert [build([number])[1] for number in (1, 3, 2)] == [0, 0, 1]
 
 
-def test_a_file_that_a_build_still_has_costs_nothing_and_counts_when_the_build_lets_go(store: Path, tmp_path: Path) -> None:
+def test_a_file_that_a_build_still_has_costs_nothing_and_counts_when_the_build_lets_go(
+    store: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "shard"
     path.write_bytes(b"states" * 100)
     kept = Kept("extract", store, 1 << 30)
@@ -220,7 +231,9 @@ def test_a_file_that_a_build_still_has_costs_nothing_and_counts_when_the_build_l
     index.close()
 
 
-def test_what_dvc_keeps_is_found_in_its_cache_and_not_kept_twice(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_dvc_keeps_is_found_in_its_cache_and_not_kept_twice(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import hashlib
 
     path = tmp_path / "shard"
@@ -228,7 +241,9 @@ def test_what_dvc_keeps_is_found_in_its_cache_and_not_kept_twice(store: Path, tm
     md5 = hashlib.md5(path.read_bytes()).hexdigest()
     clone = tmp_path / "clone"
     (clone / ".dvc").mkdir(parents=True)
-    (clone / ".dvc" / "config").write_text("[core]\n    analytics = false\n['remote \"x\"']\n    url = /y\n[cache]\n    dir = ../elsewhere\n")
+    (clone / ".dvc" / "config").write_text(
+        "[core]\n    analytics = false\n['remote \"x\"']\n    url = /y\n[cache]\n    dir = ../elsewhere\n"
+    )
     monkeypatch.setenv("DVC_ROOT", str(clone))
     kept = Kept("extract", store, 1 << 30)
     name = bytes.fromhex(kept.add_file(path, [(b"key", 0, 3)]))
@@ -262,11 +277,13 @@ def test_a_killed_writer_leaves_a_file_that_is_removed_when_it_is_old(store: Pat
 @pytest.mark.slow
 def test_several_processes_at_once_find_and_add_without_a_fault(store: Path) -> None:
     script = (
-        "from random import Random; import sys\nfrom tests.reuse.test_kept import build\n"
+        "from random import Random; import sys\nfrom tests.core.reuse.test_kept import build\n"
         "rng = Random(int(sys.argv[1]))\n"
         "for _ in range(6):\n    numbers = rng.sample(range(200), 60)\n    assert build(numbers)[0] == numbers\n"
     )
-    runs = [subprocess.Popen([sys.executable, "-c", script, str(n)], cwd=ROOT, stderr=subprocess.PIPE) for n in range(2)]
+    runs = [
+        subprocess.Popen([sys.executable, "-c", script, str(n)], cwd=ROOT, stderr=subprocess.PIPE) for n in range(2)
+    ]
     for run in runs:
         said = run.communicate(timeout=PATIENCE)[1]
         assert (run.returncode, said) == (0, b"")
@@ -285,7 +302,9 @@ def test_a_segment_without_its_entry_and_an_entry_without_its_segment_are_both_n
     kept.close()
 
 
-def test_a_file_is_read_again_for_its_digest_only_when_it_was_written_to(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_again_for_its_digest_only_when_it_was_written_to(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shard, read = tmp_path / "shard", list[Path]()
     shard.write_bytes(b"states" * 1000)
 

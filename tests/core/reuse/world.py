@@ -13,22 +13,22 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts import write_json
-from pipeline.audit import stage as audit
-from pipeline.audit.config import AuditSection, ExpectSection, GateSection
-from pipeline.audit.context import make_context
-from pipeline.errors import InputError
-from pipeline.extract import stage as extract
-from pipeline.models import find_source, open_model
-from pipeline.reconstruct import stage as reconstruct
-from pipeline.reuse.index import FILE
-from pipeline.reuse.kept import Kept
-from pipeline.schema.target import TargetRecord
-from pipeline.schema.tokens import SCHEMA
-from pipeline.tables import write_rows
-from pipeline.tokens import Tokenizer
+from pipeline.core.errors import InputError
+from pipeline.core.files import write_json
+from pipeline.core.reuse.index import FILE
+from pipeline.core.reuse.row_cache import Kept
+from pipeline.core.tables import write_rows
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.formats.schema.tokens import SCHEMA
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.weights import find_source, open_model
+from pipeline.stages.audit import stage as audit
+from pipeline.stages.audit.config import AuditSection, ExpectSection, GateSection
+from pipeline.stages.audit.inputs.context import make_context
+from pipeline.stages.extract import stage as extract
+from pipeline.stages.reconstruct import stage as reconstruct
 from tests.answers.build import body, call
-from tests.audit.test_stage import WRITES
+from tests.stages.audit.test_stage import WRITES
 from tests.tiny import extract_settings, save_record, save_target, token_row
 
 WORDS = [
@@ -56,7 +56,16 @@ WORDS = [
     "a",
     "list",
 ]
-TOOLS = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}}]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "f",
+            "description": "d",
+            "parameters": {"type": "object", "properties": {"q": {"type": "string"}}},
+        },
+    }
+]
 
 
 class Killed(BaseException):
@@ -89,7 +98,12 @@ class World:
     def new_row(self) -> dict[str, Any]:
         """A prompt and its answer."""
         self.count += 1
-        return {"id": f"r{self.count}", "question": self.text(), "tools": self.rng.random() < 0.2, "answer": self.new_answer()}
+        return {
+            "id": f"r{self.count}",
+            "question": self.text(),
+            "tools": self.rng.random() < 0.2,
+            "answer": self.new_answer(),
+        }
 
     def new_answer(self) -> Any:
         """What a server might say, not all of it good."""
@@ -97,24 +111,49 @@ class World:
         if rng.random() < 0.04:
             return rng.choice(["{not json", None, None, None])
         calls = [call("f", json.dumps({"q": self.text(3)}), None)] if rng.random() < 0.2 else None
-        value = body(self.text(), self.text(), calls, billed=rng.choice([None, rng.randrange(4, 40)]), finish=rng.choice(["stop", "stop", "length"]))
+        value = body(
+            self.text(),
+            self.text(),
+            calls,
+            billed=rng.choice([None, rng.randrange(4, 40)]),
+            finish=rng.choice(["stop", "stop", "length"]),
+        )
         value["provider"] = rng.choice(["P", "Q", "Q", None])
         if rng.random() < 0.1:
             value["choices"].append({**value["choices"][0], "index": 1})
-        return {"provider": value["provider"], "response": value, "latency_ms": rng.random() * 100, "cost_usd": rng.random(), "model": "m"}
+        return {
+            "provider": value["provider"],
+            "response": value,
+            "latency_ms": rng.random() * 100,
+            "cost_usd": rng.random(),
+            "model": "m",
+        }
 
     def write(self) -> None:
         """Write prompts.jsonl, responses.jsonl and the rows that extract reads."""
         prompts, responses = [], []
         for row in self.rows:
-            prompts.append(json.dumps({"id": row["id"], "messages": [{"role": "user", "content": row["question"]}], "tools": TOOLS if row["tools"] else None}))
+            prompts.append(
+                json.dumps(
+                    {
+                        "id": row["id"],
+                        "messages": [{"role": "user", "content": row["question"]}],
+                        "tools": TOOLS if row["tools"] else None,
+                    }
+                )
+            )
             answer = row["answer"]
             if answer is not None:
-                responses.append(answer if isinstance(answer, str) else json.dumps({"id": row["id"], "key": "k", **answer}))
+                responses.append(
+                    answer if isinstance(answer, str) else json.dumps({"id": row["id"], "key": "k", **answer})
+                )
         (self.folder / "prompts.jsonl").write_text("".join(line + "\n" for line in prompts))
         (self.folder / "responses.jsonl").write_text("".join(line + "\n" for line in responses))
         write_json(self.folder / "fingerprint.json", self.record)
-        write_json(self.folder / "generate.json", {"endpoints": [{"provider": "P", "tag": "p", "prompt": 1.0, "completion": 2.0}]})
+        write_json(
+            self.folder / "generate.json",
+            {"endpoints": [{"provider": "P", "tag": "p", "prompt": 1.0, "completion": 2.0}]},
+        )
         (self.folder / "timings.jsonl").write_text("")
         write_rows(self.folder / "rows.parquet", SCHEMA, (token_row(row["id"], *self.ids(row)) for row in self.rows))
 
@@ -127,7 +166,22 @@ class World:
         rng = self.rng
         at = rng.randrange(len(self.rows)) if self.rows else 0
         kind = rng.choice(
-            ["add", "add", "insert", "remove", "prompt", "answer", "reorder", "swap", "copy", "rename", "setting", "setting", "record", "nothing"]
+            [
+                "add",
+                "add",
+                "insert",
+                "remove",
+                "prompt",
+                "answer",
+                "reorder",
+                "swap",
+                "copy",
+                "rename",
+                "setting",
+                "setting",
+                "record",
+                "nothing",
+            ]
         )
         if kind == "add":
             self.rows += [self.new_row() for _ in range(rng.randrange(1, 4))]
@@ -164,21 +218,55 @@ class World:
         files = {name: at / f"{name}.jsonl" for name in ("prompts", "responses")}
         record = at / "fingerprint.json"
         reconstruct.run(
-            reconstruct.Config(send_tools=said["send_tools"]), **files, record=record, tokens=at / "tokens.parquet", summary=at / "reconstruct.json"
+            reconstruct.Config(send_tools=said["send_tools"]),
+            **files,
+            record=record,
+            tokens=at / "tokens.parquet",
+            summary=at / "reconstruct.json",
         )
-        section = AuditSection(gate=GateSection(admit=said["admit"]), round_trip=AuditSection().round_trip.model_copy(update={"max_rate": said["max_rate"]}))
+        section = AuditSection(
+            gate=GateSection(admit=said["admit"]),
+            round_trip=AuditSection().round_trip.model_copy(update={"max_rate": said["max_rate"]}),
+        )
         settings = audit.Config(
-            audit=section, own={}, expect=ExpectSection(reasoning=said["reasoning"]), allow=said["allow"], deny=[], heldout="none", heldout_digest=None
+            audit=section,
+            own={},
+            expect=ExpectSection(reasoning=said["reasoning"]),
+            allow=said["allow"],
+            deny=[],
+            heldout="none",
+            heldout_digest=None,
         )
         writes = {name: at / path for name, path in WRITES.items()}
         try:
-            audit.run(settings, **files, generated=at / "generate.json", timings=at / "timings.jsonl", tokens=at / "tokens.parquet", record=record, **writes)
+            audit.run(
+                settings,
+                **files,
+                generated=at / "generate.json",
+                timings=at / "timings.jsonl",
+                tokens=at / "tokens.parquet",
+                record=record,
+                **writes,
+            )
         except InputError:  # a line that is no JSON: the audit stops there, with what is kept and without
             writes = {}
-        states = extract.Config(extract=extract_settings(tokens_per_batch=said["tokens"], shard_bytes=100_000, dtype=said["dtype"]))
-        paths = {"accepted": at / "rows.parquet", "verdict": at / "reconstruct.json", "record": small / "fingerprint.json", "model": small / "model"}
+        states = extract.Config(
+            extract=extract_settings(tokens_per_batch=said["tokens"], shard_bytes=100_000, dtype=said["dtype"])
+        )
+        paths = {
+            "accepted": at / "rows.parquet",
+            "verdict": at / "reconstruct.json",
+            "record": small / "fingerprint.json",
+            "model": small / "model",
+        }
         extract.run(states, **paths, hidden=at / "hidden", stamp=at / "stamp.json")
-        whole = [at / "tokens.parquet", at / "reconstruct.json", at / "stamp.json", *writes.values(), *sorted((at / "hidden").iterdir())]
+        whole = [
+            at / "tokens.parquet",
+            at / "reconstruct.json",
+            at / "stamp.json",
+            *writes.values(),
+            *sorted((at / "hidden").iterdir()),
+        ]
         return {str(path.relative_to(at)): path.read_bytes() for path in whole}
 
 
@@ -190,7 +278,14 @@ SETTINGS: list[tuple[str, Any]] = [
 
 def make_small_target(folder: Path, kimi: TargetRecord) -> Path:
     """A target whose forward pass takes next to nothing."""
-    save_target(folder / "model", hidden_size=16, intermediate_size=16, num_hidden_layers=7, num_attention_heads=2, num_key_value_heads=2)
+    save_target(
+        folder / "model",
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=7,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+    )
     save_record(folder / "fingerprint.json", kimi)
     return folder
 
@@ -206,15 +301,25 @@ def _tables(tokenizer: Tokenizer, record: str) -> Any:
 def quicken(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
     """Load once what does not change: the vocabulary, its tables, the weights; and sync nothing to the disk."""
 
-    def context(record: TargetRecord, _tokenizer: Tokenizer, expect: Any, allow: Any, deny: Any, heldout: Any, endpoints: Any) -> Any:
+    def context(
+        record: TargetRecord, _tokenizer: Tokenizer, expect: Any, allow: Any, deny: Any, heldout: Any, endpoints: Any
+    ) -> Any:
         whole = _tables(tokenizer, record.model_copy(update={"name": "any"}).model_dump_json())
-        return replace(whole, record=record, expect=expect, allow=tuple(allow), deny=tuple(deny), heldout=heldout, endpoints=endpoints)
+        return replace(
+            whole,
+            record=record,
+            expect=expect,
+            allow=tuple(allow),
+            deny=tuple(deny),
+            heldout=heldout,
+            endpoints=endpoints,
+        )
 
     for stage in (reconstruct, audit):
         monkeypatch.setattr(stage, "open_tokenizer", lambda _record: tokenizer)
     monkeypatch.setattr(audit, "make_context", context)
-    monkeypatch.setattr("pipeline.extract.local.open_model", _open_model)
-    monkeypatch.setattr("pipeline.extract.stage.find_source", _find_source)
+    monkeypatch.setattr("pipeline.stages.extract.local.open_model", _open_model)
+    monkeypatch.setattr("pipeline.stages.extract.stage.find_source", _find_source)
     monkeypatch.setattr(os, "fsync", lambda _handle: None)
 
 

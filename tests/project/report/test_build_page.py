@@ -8,16 +8,29 @@ from typing import Any
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.artifacts import write_json, write_text
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
-from tests.audit.rows import clean_rows
-from tests.audit.test_stage import run_stage
+from pipeline.core.files import write_json, write_text
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.tokenizer.loading import Tokenizer
+from tests.stages.audit.rows import clean_rows
+from tests.stages.audit.test_stage import run_stage
 
 pytestmark = pytest.mark.slow
 
-GENERATE = {"answered": 3, "completion_tokens": 99, "cost_usd": 0.25, "by_provider": {"<b>alpha": {"answers": 3, "completion_tokens": 99, "cost_usd": 0.25}}}
-GROUP = {"rows": 3, "exact": 2, "segmentation": 1, "text": 0, "none": 0, "exact_rate": 0.6667, "exact_interval": [0.2, 0.9]}
+GENERATE = {
+    "answered": 3,
+    "completion_tokens": 99,
+    "cost_usd": 0.25,
+    "by_provider": {"<b>alpha": {"answers": 3, "completion_tokens": 99, "cost_usd": 0.25}},
+}
+GROUP = {
+    "rows": 3,
+    "exact": 2,
+    "segmentation": 1,
+    "text": 0,
+    "none": 0,
+    "exact_rate": 0.6667,
+    "exact_interval": [0.2, 0.9],
+}
 EVAL = {
     "draft_tokens": 4,
     "acceptance_length": 3.125,
@@ -31,7 +44,11 @@ EVAL = {
 def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a composed build and nothing else."""
     monkeypatch.chdir(tmp_path)
-    config: dict[str, Any] = {"names": ["code", "tools"], "budget": {"usd": 2.0}, "datasets": {"code": {"budget": {"usd": 1.0}}, "tools": {}}}
+    config: dict[str, Any] = {
+        "names": ["code", "tools"],
+        "budget": {"usd": 2.0},
+        "datasets": {"code": {"budget": {"usd": 1.0}}, "tools": {}},
+    }
     write_json(Path("build/config.json"), config)
     return tmp_path / "build"
 
@@ -47,13 +64,17 @@ def test_a_build_of_which_nothing_is_made_has_a_page_that_says_so(build: Path) -
         assert part in found
 
 
-def test_a_folder_without_a_build_is_exit_code_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_a_build_is_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["report"]) == 2
     assert "run `python -m pipeline compose` first" in capsys.readouterr().err
 
 
-def test_a_whole_build_shows_verdicts_cost_calibration_overlap_and_the_drafter(build: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+def test_a_whole_build_shows_verdicts_cost_calibration_overlap_and_the_drafter(
+    build: Path, kimi: TargetRecord, tokenizer: Tokenizer
+) -> None:
     run_stage(build / "code", kimi, clean_rows(tokenizer, 30))
     near = replace(clean_rows(tokenizer, 6)[5], id="near", prompt_ids=[1, 2, 3])
     near.completion_ids[-2] += 1
@@ -61,7 +82,10 @@ def test_a_whole_build_shows_verdicts_cost_calibration_overlap_and_the_drafter(b
     write_json(build / "code" / "generate.json", GENERATE)
     write_json(build / "code" / "calibration.json", {**GROUP, "by_evidence": {"text": GROUP}})
     write_json(build / "drafter" / "eval.json", EVAL)
-    write_text(build / "drafter" / "log.csv", "step,loss,accuracy_0,heldout_acceptance\n1,5.5,0.1,\n2,4.5,0.2,2.5\n3,3.5,0.3,2.75\n")
+    write_text(
+        build / "drafter" / "log.csv",
+        "step,loss,accuracy_0,heldout_acceptance\n1,5.5,0.1,\n2,4.5,0.2,2.5\n3,3.5,0.3,2.75\n",
+    )
     found = written()
     for part in (
         'href="code/audit/report.html"',
@@ -97,7 +121,9 @@ def test_damaged_small_files_are_taken_as_missing(build: Path) -> None:
     assert "Under way" in written()
 
 
-def test_the_markdown_has_every_audited_dataset(build: Path, kimi: TargetRecord, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_markdown_has_every_audited_dataset(
+    build: Path, kimi: TargetRecord, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_stage(build / "code", kimi, clean_rows(tokenizer, 30))
     assert main(["report", "--markdown"]) == 0
     found = capsys.readouterr().out

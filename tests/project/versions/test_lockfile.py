@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import ConfigError
-from pipeline.lockfile import file_digest, folder_digest, parse_lock, read_lock
+from pipeline.core.errors import ConfigError
+from pipeline.project.versions.lockfile import file_digest, folder_digest, parse_lock, read_lock
 from tests.instant_stages import InstantBuild
 
 GOOD = b"""schema: '2.0'

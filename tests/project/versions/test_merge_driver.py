@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import mergelock
-from pipeline.errors import ConfigError
-from pipeline.lockfile import raw_stages
-from pipeline.mergelock import merge, render
+from pipeline.core.errors import ConfigError
+from pipeline.project.versions import merge_driver
+from pipeline.project.versions.lockfile import raw_stages
+from pipeline.project.versions.merge_driver import merge, render
 from tests.instant_stages import InstantBuild
 from tests.workspace import ROOT
 
@@ -56,16 +56,20 @@ def test_an_unchanged_lock_is_written_as_dvc_wrote_it(instant_build: InstantBuil
 
 
 def test_a_broken_side_leaves_ours_alone_and_is_named(tmp_path: Path) -> None:
-    for name, text in (("base", "schema: '2.0'\nstages: {}\n"), ("ours", "schema: '2.0'\nstages: {}\n"), ("theirs", "<<<<<<< x\n")):
+    for name, text in (
+        ("base", "schema: '2.0'\nstages: {}\n"),
+        ("ours", "schema: '2.0'\nstages: {}\n"),
+        ("theirs", "<<<<<<< x\n"),
+    ):
         (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=r"dvc\.lock \(theirs\): holds git's conflict markers"):
-        mergelock.main([str(tmp_path / name) for name in ("base", "ours", "theirs")])
+        merge_driver.main([str(tmp_path / name) for name in ("base", "ours", "theirs")])
     assert (tmp_path / "ours").read_text() == "schema: '2.0'\nstages: {}\n"
 
 
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ConfigError, match="usage"):
-        mergelock.main(["a", "b"])
+        merge_driver.main(["a", "b"])
 
 
 def set_up_drivers(workspace: InstantBuild) -> None:
@@ -150,11 +154,15 @@ def test_the_driver_finds_the_package_where_the_build_is_a_subfolder(tmp_path: P
     (build / ".venv/bin/python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (build / ".venv/bin/python").chmod(0o755)
     (build / "pipeline").mkdir()
-    (build / "pipeline/mergelock.py").write_text("import sys\nopen(sys.argv[2], 'w').write(' '.join(sys.argv[1:]))\n")
+    (build / "pipeline/project/versions/merge_driver.py").write_text(
+        "import sys\nopen(sys.argv[2], 'w').write(' '.join(sys.argv[1:]))\n"
+    )
     shutil.copy(ROOT / "Makefile", build)
     for command in (["git", "init", "-q", str(top)], ["make", "-C", str(build), "drivers"]):
         subprocess.run(command, check=True, capture_output=True)
-    driver = subprocess.run(["git", "config", "merge.aerie-lock.driver"], cwd=top, check=True, capture_output=True, text=True).stdout.strip()
+    driver = subprocess.run(
+        ["git", "config", "merge.aerie-lock.driver"], cwd=top, check=True, capture_output=True, text=True
+    ).stdout.strip()
     for sign, name in {"%O": "base", "%A": "ours", "%B": "theirs"}.items():
         driver = driver.replace(sign, name)
     subprocess.run(["sh", "-c", driver], cwd=top, check=True, capture_output=True)

@@ -16,7 +16,11 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def storage(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An S3 server on loopback with one bucket; its address."""
-    for name, value in (("AWS_ACCESS_KEY_ID", "testing"), ("AWS_SECRET_ACCESS_KEY", "testing"), ("AWS_DEFAULT_REGION", "us-east-1")):
+    for name, value in (
+        ("AWS_ACCESS_KEY_ID", "testing"),
+        ("AWS_SECRET_ACCESS_KEY", "testing"),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
+    ):
         monkeypatch.setenv(name, value)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
@@ -58,7 +62,9 @@ def test_a_folder_carries_a_build_to_another_clone(instant_build: InstantBuild, 
     check_pulled(colleague(workspace, tmp_path / "clone"), workspace)
 
 
-def test_s3_carries_a_build_and_gives_diff_the_rows_that_the_cache_lacks(instant_build: InstantBuild, tmp_path: Path, storage: str) -> None:
+def test_s3_carries_a_build_and_gives_diff_the_rows_that_the_cache_lacks(
+    instant_build: InstantBuild, tmp_path: Path, storage: str
+) -> None:
     workspace = instant_build.copy(tmp_path / "w")
     workspace.run("dvc", "remote", "add", "-d", "storage", "s3://data/aerie")
     workspace.run("dvc", "remote", "modify", "storage", "endpointurl", storage)
@@ -69,7 +75,9 @@ def test_s3_carries_a_build_and_gives_diff_the_rows_that_the_cache_lacks(instant
     check_pulled(clone, workspace)
 
 
-def test_without_the_data_a_clone_says_what_is_missing_and_keeps_what_git_has(instant_build: InstantBuild, tmp_path: Path) -> None:
+def test_without_the_data_a_clone_says_what_is_missing_and_keeps_what_git_has(
+    instant_build: InstantBuild, tmp_path: Path
+) -> None:
     clone = colleague(instant_build, tmp_path / "clone")
     shutil.rmtree(clone.root / ".dvc/cache", ignore_errors=True)
     assert clone.call("verify").returncode == 0

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.lockfile import read_lock
-from pipeline.staleness import affected, changes, followers, instances, stale
+from pipeline.project.versions.lockfile import read_lock
+from pipeline.project.versions.staleness import affected, changes, followers, instances, stale
 from tests.instant_stages import InstantBuild
 
 NAMES = ["code", "tools"]
@@ -26,7 +26,12 @@ def test_what_follows_is_found_through_every_kind_of_read() -> None:
     assert followers(["export"], NAMES) == []
     assert followers([], NAMES) == []
     everything = {label for label, _, _ in instances(NAMES)}
-    assert {*followers(["target", *(f"prompts@{name}" for name in NAMES)], NAMES), "target", "prompts@code", "prompts@tools"} == everything
+    assert {
+        *followers(["target", *(f"prompts@{name}" for name in NAMES)], NAMES),
+        "target",
+        "prompts@code",
+        "prompts@tools",
+    } == everything
 
 
 def test_a_new_dataset_and_a_changed_value_are_affected() -> None:
@@ -40,11 +45,19 @@ def test_a_new_dataset_and_a_changed_value_are_affected() -> None:
 
 EDITS: list[tuple[str, Callable[[InstantBuild], None], str]] = [
     ("a sampling value", lambda w: w.replace("conf/dataset/code.yaml", "top_p: 1.0", "top_p: 0.9"), "generate@code"),
-    ("an audit value of one dataset", lambda w: w.replace("conf/dataset/tools.yaml", "expect:", "audit: {gate: {min_accepted: 3}}\nexpect:"), "audit@tools"),
+    (
+        "an audit value of one dataset",
+        lambda w: w.replace("conf/dataset/tools.yaml", "expect:", "audit: {gate: {min_accepted: 3}}\nexpect:"),
+        "audit@tools",
+    ),
     ("a training value", lambda w: w.replace("conf/train/default.yaml", "seed: 0", "seed: 9"), "train"),
     ("a line of prompts", lambda w: w.replace("data/tools.jsonl", "question 1", "question one"), "prompts@tools"),
-    ("a line of code", lambda w: w.replace("pipeline/gate/stage.py", "def run(", "PLANTED = 1\n\n\ndef run("), "gate@code gate@tools"),
-    ("a comment", lambda w: w.replace("pipeline/gate/stage.py", "def run(", "# planted\ndef run("), ""),
+    (
+        "a line of code",
+        lambda w: w.replace("pipeline/stages/gate/stage.py", "def run(", "PLANTED = 1\n\n\ndef run("),
+        "gate@code gate@tools",
+    ),
+    ("a comment", lambda w: w.replace("pipeline/stages/gate/stage.py", "def run(", "# planted\ndef run("), ""),
 ]
 
 
@@ -63,7 +76,9 @@ def test_a_real_run_runs_what_was_foretold_and_nothing_else(
     foretold = stale(config, code, lock)
     assert set(foretold) == set(expected.split())
     ran: set[Any] = workspace.repro() - {"compose"}
-    follows = followers(foretold, config["names"]) if "code" not in name else []  # the planted line changes no output, so nothing follows
+    follows = (
+        followers(foretold, config["names"]) if "code" not in name else []
+    )  # the planted line changes no output, so nothing follows
     assert ran == {*foretold, *follows}
     if expected == "prompts@tools":  # the longest chain stands for all: every kind of stage but target ran in it
         assert workspace.repro() == set()

@@ -37,8 +37,12 @@ def test_nothing_built_yet_agrees(workspace: InstantBuild) -> None:
 
 def test_comments_and_order_of_keys_disturb_nothing(workspace: InstantBuild) -> None:
     workspace.replace("conf/dataset/code.yaml", "prompts:", "# a comment\nprompts:")
-    workspace.replace("conf/dataset/tools.yaml", "  temperature: 0.8\n  top_p: 1.0\n", "  top_p: 1.0\n\n  temperature: 0.8\n")
-    workspace.replace("pipeline/audit/stage.py", '"""An instant stage."""', '"""Another text."""  # and a comment')
+    workspace.replace(
+        "conf/dataset/tools.yaml", "  temperature: 0.8\n  top_p: 1.0\n", "  top_p: 1.0\n\n  temperature: 0.8\n"
+    )
+    workspace.replace(
+        "pipeline/stages/audit/stage.py", '"""An instant stage."""', '"""Another text."""  # and a comment'
+    )
     assert workspace.call("verify").returncode == 0
 
 
@@ -62,11 +66,13 @@ def test_a_composed_config_that_was_not_built_names_the_stages_and_what_follows(
     assert said.count("audit.gate.min_accepted: 20 -> 21") == 2
     assert "what follows may change too: gate@code" in said
     assert "generate@" not in said
-    assert "dvc repro && git add dvc.lock build (" in said, "a new dataset's summaries are files that git does not know yet"
+    assert "dvc repro && git add dvc.lock build (" in said, (
+        "a new dataset's summaries are files that git does not know yet"
+    )
 
 
 def test_changed_code_names_the_stages_that_run_it(workspace: InstantBuild) -> None:
-    workspace.replace("pipeline/extract/stage.py", "def run(", "PLANTED = 1\n\n\ndef run(")
+    workspace.replace("pipeline/stages/extract/stage.py", "def run(", "PLANTED = 1\n\n\ndef run(")
     said = refusal(workspace)
     assert "extract.code: " in said
     assert "extract@code:\n" in said
@@ -94,19 +100,30 @@ def edited(path: str, key: str) -> Callable[[InstantBuild], None]:
         (edited("build/config.json", "names"), "names: 'edited by hand' -> ['code', 'tools']"),
         (lambda w: w.write("build/config.json", "{"), "build/config.json is not JSON"),
         (lambda w: w.write("build/config.yaml", "{}"), "build/config.yaml is not what conf/ composes to"),
-        (edited("build/code/audit/summary.json", "digest"), "build/code/audit/summary.json is not the file that it wrote"),
+        (
+            edited("build/code/audit/summary.json", "digest"),
+            "build/code/audit/summary.json is not the file that it wrote",
+        ),
         (removed("build/extracted/code.json"), "build/extracted/code.json is missing"),
         (lambda w: w.write("dvc.lock", "<<<<<<< HEAD\n"), "conflict markers"),
         (lambda w: w.write("dvc.lock", "schema: '2.0'\nstages: {}\n"), "train:\n"),
         (lambda w: w.replace("dvc.lock", "temperature: 0.8", "temperature: 0.1"), "sampling.temperature: 0.1 -> 0.8"),
-        (lambda w: w.replace("dvc.lock", "cmd: python -m pipeline train", "cmd: python -m pipeline learn"), "its command is 'python -m pipeline train' now"),
-        (lambda w: w.replace("dvc.lock", "        datasets.code.send_tools: false\n", ""), "datasets.code.send_tools: nothing -> False"),
+        (
+            lambda w: w.replace("dvc.lock", "cmd: python -m pipeline train", "cmd: python -m pipeline learn"),
+            "its command is 'python -m pipeline train' now",
+        ),
+        (
+            lambda w: w.replace("dvc.lock", "        datasets.code.send_tools: false\n", ""),
+            "datasets.code.send_tools: nothing -> False",
+        ),
         (lambda w: w.replace("conf/train/default.yaml", "algorithm: eagle3", "algorithm: eagle9"), "train.algorithm"),
         (lambda w: w.replace("params.yaml", "- code\n", ""), "names: ['code', 'tools'] -> ['tools']"),
         (lambda w: w.replace("data/code.jsonl", "question 0", "question zero"), "inputs.code"),
     ],
 )
-def test_every_disagreement_is_named(workspace: InstantBuild, change: Callable[[InstantBuild], None], says: str) -> None:
+def test_every_disagreement_is_named(
+    workspace: InstantBuild, change: Callable[[InstantBuild], None], says: str
+) -> None:
     change(workspace)
     assert says in refusal(workspace)
 
@@ -116,7 +133,9 @@ def test_a_dependency_that_left_the_table_is_noticed(workspace: InstantBuild) ->
     lock = (workspace.root / "dvc.lock").read_text()
     start = lock.index("  gate@code:")
     at = lock.index("    deps:\n", start) + len("    deps:\n")
-    extra = "    - path: build/code/old.json\n      hash: md5\n      md5: 0cc175b9c0f1b6a831c399e269772661\n      size: 1\n"
+    extra = (
+        "    - path: build/code/old.json\n      hash: md5\n      md5: 0cc175b9c0f1b6a831c399e269772661\n      size: 1\n"
+    )
     (workspace.root / "dvc.lock").write_text(lock[:at] + extra + lock[at:])
     assert "gate@code:\n      reads build/code/old.json no longer" in refusal(workspace)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from pipeline.audit.context import Context, make_context
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.stages.audit.inputs.context import Context, make_context
 
 
 @pytest.fixture(scope="session")

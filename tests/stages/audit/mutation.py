@@ -1,6 +1,6 @@
 """Small faults planted in the checks' own code, one at a time: a comparison turned round, a number off by one, an `and` for an `or`.
 
-    python -m tests.audit.mutation          lists the faults that no test of tests/audit/test_checks.py and test_structure.py notices
+    python -m tests.stages.audit.mutation          lists the faults that no test of tests/stages/audit/test_checks.py and test_structure.py notices
 
 The mutated functions replace the originals in the registry of this process, so that a fault takes milliseconds.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from pipeline.audit.checks.registry import CHECKS, Across, Check
+from pipeline.stages.audit.checks.registry import CHECKS, Across, Check
 
 MODULES = ("structure", "sanity", "outcome", "tools", "billing", "degeneration", "contamination", "duplicates")
 _COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -27,7 +27,12 @@ _COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Is: ast.IsNot,
     ast.IsNot: ast.Is,
 }
-_BINARY: dict[type[ast.operator], type[ast.operator]] = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.BitAnd: ast.BitOr, ast.BitOr: ast.BitAnd}
+_BINARY: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+}
 
 
 class Mutant(NamedTuple):
@@ -55,13 +60,22 @@ def changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
     if isinstance(node, ast.Compare):
         for index, operator in enumerate(node.ops):
             new = _COMPARE[type(operator)]
-            yield f"{type(operator).__name__} to {new.__name__}", lambda other, index=index, new=new: other.ops.__setitem__(index, new())
+            yield (
+                f"{type(operator).__name__} to {new.__name__}",
+                lambda other, index=index, new=new: other.ops.__setitem__(index, new()),
+            )
     elif isinstance(node, ast.BoolOp):
         swapped = ast.Or if isinstance(node.op, ast.And) else ast.And
-        yield f"{type(node.op).__name__} to {swapped.__name__}", lambda other, swapped=swapped: setattr(other, "op", swapped())
+        yield (
+            f"{type(node.op).__name__} to {swapped.__name__}",
+            lambda other, swapped=swapped: setattr(other, "op", swapped()),
+        )
     elif isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
         binary = _BINARY[type(node.op)]
-        yield f"{type(node.op).__name__} to {binary.__name__}", lambda other, binary=binary: setattr(other, "op", binary())
+        yield (
+            f"{type(node.op).__name__} to {binary.__name__}",
+            lambda other, binary=binary: setattr(other, "op", binary()),
+        )
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
         yield "~ left out", lambda other: setattr(other, "op", ast.UAdd())
     elif isinstance(node, ast.Constant) and type(node.value) is int:
@@ -70,7 +84,7 @@ def changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
 
 def mutants(name: str) -> Iterator[Mutant]:
     """Every fault of a module of checks."""
-    source = importlib.import_module(f"pipeline.audit.checks.{name}").__file__
+    source = importlib.import_module(f"pipeline.stages.audit.checks.{name}").__file__
     assert source is not None
     with open(source, encoding="utf-8") as file:
         tree = ast.parse(file.read())
@@ -82,12 +96,14 @@ def mutants(name: str) -> Iterator[Mutant]:
             for what, change in changes(node):
                 changed = copy.deepcopy(function)
                 change(list(ast.walk(changed))[index])
-                yield Mutant(name, check, getattr(node, "lineno", 0), what, ast.fix_missing_locations(ast.Module([changed], [])))
+                yield Mutant(
+                    name, check, getattr(node, "lineno", 0), what, ast.fix_missing_locations(ast.Module([changed], []))
+                )
 
 
 def installed(mutant: Mutant) -> Check | Across:
     """Put a fault in the registry; return the original."""
-    module: ModuleType = importlib.import_module(f"pipeline.audit.checks.{mutant.module}")
+    module: ModuleType = importlib.import_module(f"pipeline.stages.audit.checks.{mutant.module}")
     original = CHECKS[mutant.check]
     order = list(CHECKS)
     del CHECKS[mutant.check]
@@ -99,7 +115,7 @@ def installed(mutant: Mutant) -> Check | Across:
 
 def noticed(mutant: Mutant, context: Any, tokenizer: Any) -> bool:
     """Whether a test of the checks fails with this fault."""
-    from tests.audit import test_checks, test_structure
+    from tests.stages.audit import test_checks, test_structure
 
     original = installed(mutant)
     try:
@@ -117,8 +133,8 @@ def noticed(mutant: Mutant, context: Any, tokenizer: Any) -> bool:
 
 def main() -> None:
     """List what no test notices."""
-    from pipeline.audit.context import make_context
-    from pipeline.targets import open_target
+    from pipeline.project.targets import open_target
+    from pipeline.stages.audit.inputs.context import make_context
 
     record, tokenizer = open_target("kimi_k25")
     context = make_context(record, tokenizer)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.audit.batch import Batch
-from pipeline.audit.checks.catalog import CHECKS, Across, Complaint
-from pipeline.audit.config import AuditSection
-from pipeline.audit.context import Context
-from pipeline.schema.tokens import SCHEMA, Segment, TokenRow
-from pipeline.tables import write_rows
-from pipeline.tokens import Tokenizer
+from pipeline.core.tables import write_rows
+from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.stages.audit.checks.catalog import CHECKS, Across, Complaint
+from pipeline.stages.audit.config import AuditSection
+from pipeline.stages.audit.inputs.batch import Batch
+from pipeline.stages.audit.inputs.context import Context
 
 END, THINK_OPEN, THINK_CLOSE = 163586, 163606, 163607
 TOOLS_OPEN, TOOLS_CLOSE, CALL_OPEN, CALL_ARGS, CALL_CLOSE = 163595, 163596, 163597, 163598, 163599
@@ -64,7 +64,9 @@ def answer(
             pieces += call_pieces(name, args, index)
         pieces.append(("tools_close", TOOLS_CLOSE))
     ids, segments = assemble(tokenizer, [*pieces, ("end", END)])
-    row = TokenRow(row_id, PROMPT, ids, "ids", 0, len(ids), "tool_calls" if calls else "stop", "alpha", segments, [], "accept")
+    row = TokenRow(
+        row_id, PROMPT, ids, "ids", 0, len(ids), "tool_calls" if calls else "stop", "alpha", segments, [], "accept"
+    )
     return replace(row, **fields)
 
 
@@ -82,9 +84,13 @@ def clean_rows(tokenizer: Tokenizer, count: int) -> list[TokenRow]:
     ]
 
 
-def batch(context: Context, rows: list[TokenRow], prompts: list[Any] | None = None, responses: list[Any] | None = None) -> Batch:
+def batch(
+    context: Context, rows: list[TokenRow], prompts: list[Any] | None = None, responses: list[Any] | None = None
+) -> Batch:
     """Rows as the checks see them."""
-    return Batch(context, pa.RecordBatch.from_pylist([row.to_row() for row in rows], schema=SCHEMA), 0, prompts, responses)
+    return Batch(
+        context, pa.RecordBatch.from_pylist([row.to_row() for row in rows], schema=SCHEMA), 0, prompts, responses
+    )
 
 
 def complaints(name: str, rows: Batch, **settings: Any) -> list[Complaint]:

@@ -7,15 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.audit.checks.catalog import CHECKS
-from pipeline.audit.config import ExpectSection, TokenPrice
-from pipeline.audit.context import Context
-from pipeline.audit.endpoints import Endpoints
-from pipeline.audit.grams import gram_hashes, sequence_hash
-from pipeline.audit.heldout import Heldout
-from pipeline.schema.tokens import Segment, TokenRow
-from pipeline.tokens import Tokenizer
-from tests.audit.rows import (
+from pipeline.formats.schema.tokens import Segment, TokenRow
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.stages.audit.checks.catalog import CHECKS
+from pipeline.stages.audit.config import ExpectSection, TokenPrice
+from pipeline.stages.audit.inputs.context import Context
+from pipeline.stages.audit.inputs.endpoints import Endpoints
+from pipeline.stages.audit.inputs.grams import gram_hashes, sequence_hash
+from pipeline.stages.audit.inputs.heldout import Heldout
+from tests.conftest import SHARE
+from tests.stages.audit.rows import (
     CALL_ARGS,
     CALL_CLOSE,
     CALL_OPEN,
@@ -30,22 +31,41 @@ from tests.audit.rows import (
     clean_rows,
     complaints,
 )
-from tests.audit.test_structure import SEVEN, spoiled
-from tests.conftest import SHARE
+from tests.stages.audit.test_structure import SEVEN, spoiled
 
 WEATHER = {
     "type": "function",
     "function": {
         "name": "get_weather",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False},
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
     },
 }
 ASKED = {"messages": [{"role": "user", "content": "hello"}], "tools": [WEATHER]}
-USAGE = {"prompt_tokens": 1000, "completion_tokens": 2000, "cost": 0.0046, "completion_tokens_details": {"reasoning_tokens": 4}}
-RESPONSE = {"provider": "alpha", "model": "kimi", "response": {"usage": USAGE, "choices": [{"message": {"content": "Five."}}]}}
+USAGE = {
+    "prompt_tokens": 1000,
+    "completion_tokens": 2000,
+    "cost": 0.0046,
+    "completion_tokens_details": {"reasoning_tokens": 4},
+}
+RESPONSE = {
+    "provider": "alpha",
+    "model": "kimi",
+    "response": {"usage": USAGE, "choices": [{"message": {"content": "Five."}}]},
+}
 TOOLLESS: list[dict[str, Any]] = [{"messages": []}, {"messages": [], "tools": []}]
-TWO_PRICES = [TokenPrice(prompt=9, completion=9), TokenPrice(prompt=0.6, completion=2.0), TokenPrice(prompt=0, completion=0)]
-LOREM = "Seven ships sailed past the old lighthouse before the storm broke over the northern bay and scattered every gull."
+TWO_PRICES = [
+    TokenPrice(prompt=9, completion=9),
+    TokenPrice(prompt=0.6, completion=2.0),
+    TokenPrice(prompt=0, completion=0),
+]
+LOREM = (
+    "Seven ships sailed past the old lighthouse before the storm broke over the northern bay and scattered every gull."
+)
 
 
 @dataclass
@@ -81,23 +101,41 @@ def sanity_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
     row = answer(tokenizer)
     ids, close = row.completion_ids, row.completion_ids.index(THINK_CLOSE)
     text, _ = assemble(tokenizer, [("r", "Hm."), ("c", THINK_CLOSE), ("x", "one\ufffdtwo")])
-    bell, _ = assemble(tokenizer, [("r", "Hm."), ("c", THINK_CLOSE), ("x", "one"), ("y", "\x07"), ("z", "two"), ("e", END)])
+    bell, _ = assemble(
+        tokenizer, [("r", "Hm."), ("c", THINK_CLOSE), ("x", "one"), ("y", "\x07"), ("z", "two"), ("e", END)]
+    )
     half = next(token for token in range(1000) if tokenizer.token_bytes(token) == b"\xe2")
-    bad_segments = [Segment("reasoning", 0, close + 1), Segment("content", close + 1, len(ids) - 1), Segment("end", len(ids) - 1, len(ids))]
+    bad_segments = [
+        Segment("reasoning", 0, close + 1),
+        Segment("content", close + 1, len(ids) - 1),
+        Segment("end", len(ids) - 1, len(ids)),
+    ]
     return {
         "ids_in_vocabulary": [
             Case(with_ids(row, [*ids[:2], 163840, *ids[2:]]), 2),
             Case(with_ids(row, [*ids[:2], -1, *ids[2:]]), 2),
             Case(replace(row, prompt_ids=[1, 999999]), None),
         ],
-        "special_ids": [Case(with_ids(row, [*ids[:3], 163700, *ids[3:]]), 3), Case(with_ids(row, [*ids[:3], 163587, *ids[3:]]), 3)],
+        "special_ids": [
+            Case(with_ids(row, [*ids[:3], 163700, *ids[3:]]), 3),
+            Case(with_ids(row, [*ids[:3], 163587, *ids[3:]]), 3),
+        ],
         "segments": [
             Case(replace(row, segments=bad_segments), close),
             Case(replace(row, segments=row.segments[:-1]), len(ids) - 1),
             Case(replace(row, segments=[row.segments[0], *row.segments[2:]]), close),
-            Case(replace(row, segments=[Segment("reasoning", 0, close), Segment("think_close", close, len(ids))]), close),
-            Case(replace(row, segments=[*row.segments[:2], Segment("content", close + 1, close + 1), *row.segments[2:]]), close + 1),
-            Case(replace(row, segments=[*row.segments[:2], Segment("content", close + 1, len(ids))]), len(ids) - 1, says="<|im_end|> (163586) inside"),
+            Case(
+                replace(row, segments=[Segment("reasoning", 0, close), Segment("think_close", close, len(ids))]), close
+            ),
+            Case(
+                replace(row, segments=[*row.segments[:2], Segment("content", close + 1, close + 1), *row.segments[2:]]),
+                close + 1,
+            ),
+            Case(
+                replace(row, segments=[*row.segments[:2], Segment("content", close + 1, len(ids))]),
+                len(ids) - 1,
+                says="<|im_end|> (163586) inside",
+            ),
             Case(replace(row, segments=[*row.segments, Segment("content", len(ids), len(ids) + 1)]), len(ids) - 1),
         ],
         "valid_utf8": [
@@ -106,7 +144,12 @@ def sanity_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
             Case(replace(with_ids(row, [*ids[:close], half, THINK_CLOSE, 13]), finish_reason="length"), close),
             Case(replace(with_ids(row, [*ids[:close], half, 13]), finish_reason="length"), close),
         ],
-        "replacement_characters": [Case(with_ids(row, [*text, END]), next(i for i, t in enumerate(text) if b"\xef\xbf\xbd"[:1] in tokenizer.token_bytes(t)))],
+        "replacement_characters": [
+            Case(
+                with_ids(row, [*text, END]),
+                next(i for i, t in enumerate(text) if b"\xef\xbf\xbd"[:1] in tokenizer.token_bytes(t)),
+            )
+        ],
         "control_characters": [Case(with_ids(row, bell), bell.index(tokenizer.encode("\x07")[0]))],
     }
 
@@ -124,12 +167,25 @@ def outcome_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         "provider_policy": [
             Case(row, context=lambda context: replace(context, allow=("beta/fp8",))),
             Case(row, context=lambda context: replace(context, deny=("Alpha",))),
-            Case(row, context=lambda context: replace(context, deny=("alfa",), endpoints=Endpoints(tags={"alpha": ["alfa/fp8"]}))),
+            Case(
+                row,
+                context=lambda context: replace(
+                    context, deny=("alfa",), endpoints=Endpoints(tags={"alpha": ["alfa/fp8"]})
+                ),
+            ),
             Case(row, response={**RESPONSE, "policy": "quantization nvfp4 is not admitted"}),
         ],
         "model_name": [Case(row, settings={"admit": ["kimi-k2.5"]})],
-        "answer_error": [Case(row, response={"error": {"kind": "http_502", "message": "bad gateway"}}), Case(replace(row, finish_reason="error"))],
-        "rejected": [Case(replace(row, status="reject", reason="no_think_close", completion_ids=[], segments=[]), says="no_think_close")],
+        "answer_error": [
+            Case(row, response={"error": {"kind": "http_502", "message": "bad gateway"}}),
+            Case(replace(row, finish_reason="error")),
+        ],
+        "rejected": [
+            Case(
+                replace(row, status="reject", reason="no_think_close", completion_ids=[], segments=[]),
+                says="no_think_close",
+            )
+        ],
         "truncated": [
             Case(replace(row, finish_reason="length"), len(row.completion_ids) - 1),
             Case(replace(with_ids(row, [1008]), finish_reason="length"), 0),
@@ -170,8 +226,14 @@ def tool_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         ],
         "tool_json": [Case(calling("get_weather", '{"city": "Oslo"'), args), Case(calling("get_weather", "[1]"), args)],
         "tool_name": [Case(calling("get_time", {"city": "Oslo"}), opened)],
-        "tool_schema": [Case(calling("get_weather", {"town": "Oslo"}), args), Case(calling("get_weather", {"city": 7}), args)],
-        "tool_ids": [Case(twice, opened + 1), Case(with_ids(call, [*ids[: opened + 1], *tokenizer.encode("get_weather"), *ids[args - 1 :]]), opened + 1)],
+        "tool_schema": [
+            Case(calling("get_weather", {"town": "Oslo"}), args),
+            Case(calling("get_weather", {"city": 7}), args),
+        ],
+        "tool_ids": [
+            Case(twice, opened + 1),
+            Case(with_ids(call, [*ids[: opened + 1], *tokenizer.encode("get_weather"), *ids[args - 1 :]]), opened + 1),
+        ],
     }
 
 
@@ -188,11 +250,20 @@ def billing_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         ],
         "reasoning_count": [
             Case(long, first(long.completion_ids, THINK_CLOSE)),
-            Case(with_ids(row, [THINK_CLOSE, 13, END]), 0, response={"response": {"usage": {"completion_tokens_details": {"reasoning_tokens": 30}}}}),
+            Case(
+                with_ids(row, [THINK_CLOSE, 13, END]),
+                0,
+                response={"response": {"usage": {"completion_tokens_details": {"reasoning_tokens": 30}}}},
+            ),
         ],
         "cost": [
             Case(row, response=dear, settings={"prices": prices}),
-            Case(row, response=dear, context=lambda context: replace(context, endpoints=Endpoints(prices={"alpha": TWO_PRICES})), says="$0.004600"),
+            Case(
+                row,
+                response=dear,
+                context=lambda context: replace(context, endpoints=Endpoints(prices={"alpha": TWO_PRICES})),
+                says="$0.004600",
+            ),
         ],
     }
 
@@ -206,7 +277,11 @@ def content_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
     numbers = " ".join(str(i * i) for i in range(60))
     long = answer(tokenizer, "long", content=LOREM * 3)
     nearly = answer(tokenizer, "nearly", content=LOREM * 3 + " The end.")
-    heldout = Heldout(13, frozenset([sequence_hash(np.array(tokenizer.encode("hello"), np.int32))]), np.unique(gram_hashes(np.array(verse, np.int32), 13)))
+    heldout = Heldout(
+        13,
+        frozenset([sequence_hash(np.array(tokenizer.encode("hello"), np.int32))]),
+        np.unique(gram_hashes(np.array(verse, np.int32), 13)),
+    )
     held = answer(tokenizer, content=LOREM)
     return {
         "token_loop": [Case(with_ids(row, loop), first(loop, 22931))],
@@ -219,10 +294,25 @@ def content_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
             Case(with_ids(row, tokenizer.encode("ab " * 400)), settings={"min_bytes": 1200}),
         ],
         "language": [
-            Case(answer(tokenizer, content="Ответ на этот вопрос равен пяти, и это совсем просто."), says="0% of the prompt's"),
+            Case(
+                answer(tokenizer, content="Ответ на этот вопрос равен пяти, и это совсем просто."),
+                says="0% of the prompt's",
+            ),
             Case(answer(tokenizer, content="Ответ"), settings={"min_letters": 5, "min_share": 1.0}),
-            Case(answer(tokenizer, content="Ответ на этот вопрос равен пяти.", prompt_ids=tokenizer.encode("What is two plus three?"))),
-            Case(answer(tokenizer, content="The answer to this question is five.", prompt_ids=tokenizer.encode("Сколько будет два плюс три?"))),
+            Case(
+                answer(
+                    tokenizer,
+                    content="Ответ на этот вопрос равен пяти.",
+                    prompt_ids=tokenizer.encode("What is two plus three?"),
+                )
+            ),
+            Case(
+                answer(
+                    tokenizer,
+                    content="The answer to this question is five.",
+                    prompt_ids=tokenizer.encode("Сколько будет два плюс три?"),
+                )
+            ),
         ],
         "contamination": [
             Case(row, context=lambda context: replace(context, heldout=heldout)),
@@ -256,7 +346,10 @@ def planted_faults_are_found(context: Context, tokenizer: Tokenizer, name: str) 
     for case in all_cases(tokenizer)[name]:
         also = case.settings.pop("_also", clean_rows(tokenizer, 2)[1])
         rows = [clean_rows(tokenizer, 1)[0], also, case.row]
-        told = [{**ASKED, "messages": [{"role": "user", "content": f"Question {i} about quite another thing"}]} for i in range(2)]
+        told = [
+            {**ASKED, "messages": [{"role": "user", "content": f"Question {i} about quite another thing"}]}
+            for i in range(2)
+        ]
         given = batch(case.context(context), rows, [*told, case.prompt], [{}, {}, case.response])
         found = complaints(name, given, **case.settings)
         mine = [complaint for complaint in found if complaint.row == 2]
@@ -266,7 +359,9 @@ def planted_faults_are_found(context: Context, tokenizer: Tokenizer, name: str) 
 
 
 @pytest.mark.parametrize("name", list(CHECKS))
-def test_each_planted_fault_is_found_in_its_row_at_its_position(context: Context, tokenizer: Tokenizer, name: str) -> None:
+def test_each_planted_fault_is_found_in_its_row_at_its_position(
+    context: Context, tokenizer: Tokenizer, name: str
+) -> None:
     planted_faults_are_found(context, tokenizer, name)
 
 
@@ -276,18 +371,28 @@ def test_every_check_has_a_planted_fault(tokenizer: Tokenizer) -> None:
 
 
 def usage_of(row: TokenRow) -> dict[str, Any]:
-    usage = {**USAGE, "completion_tokens": len(row.completion_ids), "completion_tokens_details": {"reasoning_tokens": row.completion_ids.index(THINK_CLOSE)}}
+    usage = {
+        **USAGE,
+        "completion_tokens": len(row.completion_ids),
+        "completion_tokens_details": {"reasoning_tokens": row.completion_ids.index(THINK_CLOSE)},
+    }
     return {**RESPONSE, "response": {"usage": usage}}
 
 
 def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
     """Rows that stand right at a limit, or to which a check does not apply: silence is right."""
-    row, call = answer(tokenizer), answer(tokenizer, calls=[("get_weather", {"city": "Oslo"}), ("get_weather", {"city": "Rome"})])
+    row, call = (
+        answer(tokenizer),
+        answer(tokenizer, calls=[("get_weather", {"city": "Oslo"}), ("get_weather", {"city": "Rome"})]),
+    )
     ids = row.completion_ids
     close = first(ids, THINK_CLOSE)
     gone = replace(row, completion_ids=[], segments=[], status="reject", evidence=None, reason="no_think_close")
     cut = replace(row, finish_reason="length")
-    pieces = [next(token for token in range(1000) if tokenizer.token_bytes(token) == bytes([byte])) for byte in (0xF0, 0x9F, 0x98)]
+    pieces = [
+        next(token for token in range(1000) if tokenizer.token_bytes(token) == bytes([byte]))
+        for byte in (0xF0, 0x9F, 0x98)
+    ]
     verse = tokenizer.encode(LOREM)
     squares = " ".join(str(i * i) for i in range(200))
     required, forbidden = (ExpectSection(reasoning=word, tool_calls=word) for word in ("required", "forbidden"))
@@ -295,7 +400,9 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
     prices = {"alpha": TokenPrice(prompt=0.6, completion=2.0)}
     silent: dict[str, list[Case]] = {
         "no_think_open": [Case(with_ids(answer(tokenizer, prompt_ids=[1008, 7574]), [THINK_OPEN, *ids]))],
-        "reasoning_not_empty": [Case(with_ids(row, [THINK_CLOSE, 13, END]), context=lambda context: replace(context, expect=forbidden))],
+        "reasoning_not_empty": [
+            Case(with_ids(row, [THINK_CLOSE, 13, END]), context=lambda context: replace(context, expect=forbidden))
+        ],
         "think_close_position": [Case(with_ids(row, [*ids[: close + 1], 13, END]))],
         "round_trip": [
             Case(replace(spoiled(tokenizer)["round_trip"][0], segments=[]), settings={"max_rate": 3 / 8}),
@@ -307,21 +414,40 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         "segments": [Case(with_ids(row, ids)), Case(call), Case(gone)],
         "valid_utf8": [Case(with_ids(cut, [*ids[:-1], *pieces[:size]])) for size in (1, 2, 3)],
         "replacement_characters": [Case(answer(tokenizer, content="one\ufffdtwo"), settings={"max_count": 1})],
-        "control_characters": [Case(answer(tokenizer, content="\ta\r\n\u00e9\u00a0b")), Case(answer(tokenizer, content="\x07"), settings={"max_count": 1})],
+        "control_characters": [
+            Case(answer(tokenizer, content="\ta\r\n\u00e9\u00a0b")),
+            Case(answer(tokenizer, content="\x07"), settings={"max_count": 1}),
+        ],
         "provider_policy": [
             Case(row, context=lambda context: replace(context, allow=("ALPHA/int4",), deny=("beta",))),
             Case(replace(row, provider=None), response={}, context=lambda context: replace(context, deny=("alpha",))),
-            Case(row, context=lambda context: replace(context, allow=("alfa",), endpoints=Endpoints(tags={"alpha": ["alfa/fp8"]}))),
-            Case(row, context=lambda context: replace(context, deny=("alpha/turbo",), endpoints=Endpoints(tags={"alpha": ["alpha/turbo", "alpha/fp8"]}))),
+            Case(
+                row,
+                context=lambda context: replace(
+                    context, allow=("alfa",), endpoints=Endpoints(tags={"alpha": ["alfa/fp8"]})
+                ),
+            ),
+            Case(
+                row,
+                context=lambda context: replace(
+                    context, deny=("alpha/turbo",), endpoints=Endpoints(tags={"alpha": ["alpha/turbo", "alpha/fp8"]})
+                ),
+            ),
         ],
         "model_name": [Case(row, settings={"admit": ["kimi"]}), Case(row, response={}, settings={"admit": ["other"]})],
         "truncated": [Case(row)],
         "refusal": [Case(answer(tokenizer, content="Well, I'm sorry, but I can explain."))],
-        "empty_content": [Case(gone), Case(answer(tokenizer, content="", calls=[("get_weather", {"city": "Oslo"})])), Case(with_ids(cut, ids[:close]))],
+        "empty_content": [
+            Case(gone),
+            Case(answer(tokenizer, content="", calls=[("get_weather", {"city": "Oslo"})])),
+            Case(with_ids(cut, ids[:close])),
+        ],
         "expect_reasoning": [
             Case(only_content, context=lambda context: replace(context, expect=forbidden)),
             Case(with_ids(cut, ids[:close]), context=lambda context: replace(context, expect=required)),
-            Case(with_ids(row, [1008, THINK_CLOSE, 13, END]), context=lambda context: replace(context, expect=required)),
+            Case(
+                with_ids(row, [1008, THINK_CLOSE, 13, END]), context=lambda context: replace(context, expect=required)
+            ),
             Case(gone, context=lambda context: replace(context, expect=required)),
             Case(only_content),
         ],
@@ -333,12 +459,31 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         ],
         "tool_markup": [
             Case(call),
-            *(Case(replace(with_ids(call, call.completion_ids[:size]), finish_reason="length")) for size in range(1, len(call.completion_ids))),
+            *(
+                Case(replace(with_ids(call, call.completion_ids[:size]), finish_reason="length"))
+                for size in range(1, len(call.completion_ids))
+            ),
         ],
         "tool_json": [Case(answer(tokenizer, calls=[("get_weather", " ")]))],
         "tool_name": [Case(answer(tokenizer, calls=[("get_time", {})]), prompt=asked) for asked in TOOLLESS]
-        + [Case(with_ids(call, [*call.completion_ids[: first(call.completion_ids, CALL_OPEN) + 1], *tokenizer.encode("x"), CALL_ARGS, CALL_CLOSE]))],
-        "tool_schema": [Case(answer(tokenizer, calls=[("get_time", {"x": 1})])), Case(answer(tokenizer, calls=[("get_weather", "[1]")])), Case(call)],
+        + [
+            Case(
+                with_ids(
+                    call,
+                    [
+                        *call.completion_ids[: first(call.completion_ids, CALL_OPEN) + 1],
+                        *tokenizer.encode("x"),
+                        CALL_ARGS,
+                        CALL_CLOSE,
+                    ],
+                )
+            )
+        ],
+        "tool_schema": [
+            Case(answer(tokenizer, calls=[("get_time", {"x": 1})])),
+            Case(answer(tokenizer, calls=[("get_weather", "[1]")])),
+            Case(call),
+        ],
         "tool_ids": [Case(call), Case(replace(answer(tokenizer, calls=[("get_weather", {})]), prompt_ids=PROMPT))],
         "count_difference": [
             Case(replace(row, count_delta=16, billed_tokens=100)),
@@ -347,20 +492,32 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
             Case(replace(row, count_delta=None, billed_tokens=5000, status="reject")),
         ],
         "reasoning_count": [
-            Case(row, response={"response": {"usage": {"completion_tokens_details": {"reasoning_tokens": count}}}}) for count in (0, close + 16)
+            Case(row, response={"response": {"usage": {"completion_tokens_details": {"reasoning_tokens": count}}}})
+            for count in (0, close + 16)
         ],
         "cost": [
             Case(row, settings={"prices": prices}),
             Case(
                 row,
-                response={**RESPONSE, "response": {"usage": {**USAGE, "cost": 9, "prompt_tokens_details": {"cached_tokens": 5}}}},
+                response={
+                    **RESPONSE,
+                    "response": {"usage": {**USAGE, "cost": 9, "prompt_tokens_details": {"cached_tokens": 5}}},
+                },
                 settings={"prices": prices},
             ),
             Case(row, response={**RESPONSE, "response": {"usage": {"cost": 9}}}, settings={"prices": prices}),
-            Case(row, response={**RESPONSE, "response": {"usage": {**USAGE, "cost": 0.00465}}}, settings={"prices": prices}),
+            Case(
+                row,
+                response={**RESPONSE, "response": {"usage": {**USAGE, "cost": 0.00465}}},
+                settings={"prices": prices},
+            ),
             Case(row, response={**RESPONSE, "response": {"usage": {**USAGE, "cost": 9}}}),
             Case(row, context=lambda context: replace(context, endpoints=Endpoints(prices={"alpha": TWO_PRICES}))),
-            Case(replace(row, provider="beta"), response={**RESPONSE, "response": {"usage": {**USAGE, "cost": 9}}}, settings={"prices": prices}),
+            Case(
+                replace(row, provider="beta"),
+                response={**RESPONSE, "response": {"usage": {**USAGE, "cost": 9}}},
+                settings={"prices": prices},
+            ),
         ],
         "token_loop": [Case(with_ids(row, [*ids[:2], *[22931] * 64, *ids[2:]])), Case(with_ids(row, []))],
         "repeated_ngrams": [
@@ -372,22 +529,35 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         "compression": [Case(with_ids(row, tokenizer.encode("ab " * 170))), Case(answer(tokenizer, content=squares))],
         "language": [
             Case(answer(tokenizer, content="Ответ пять")),
-            Case(answer(tokenizer, content="Ответ на этот вопрос равен пяти.", prompt_ids=tokenizer.encode("Сколько будет два плюс три?"))),
+            Case(
+                answer(
+                    tokenizer,
+                    content="Ответ на этот вопрос равен пяти.",
+                    prompt_ids=tokenizer.encode("Сколько будет два плюс три?"),
+                )
+            ),
             Case(answer(tokenizer, content="Ответ на этот вопрос равен пяти.", prompt_ids=[])),
-            Case(answer(tokenizer, content="Ответ на этот вопрос равен пяти.", prompt_ids=tokenizer.encode("2 + 3 = ?"))),
+            Case(
+                answer(tokenizer, content="Ответ на этот вопрос равен пяти.", prompt_ids=tokenizer.encode("2 + 3 = ?"))
+            ),
         ],
         "contamination": [
             Case(
                 row,
                 prompt={"messages": [{"role": "user", "content": LOREM}]},
                 settings={"max_rate": 1.0},
-                context=lambda context: replace(context, heldout=Heldout(13, frozenset(), np.unique(gram_hashes(np.array(verse, np.int32), 13)))),
+                context=lambda context: replace(
+                    context, heldout=Heldout(13, frozenset(), np.unique(gram_hashes(np.array(verse, np.int32), 13)))
+                ),
             ),
             Case(row),
         ],
         "duplicate_prompts": [Case(replace(row, prompt_ids=[]))],
         "duplicate_completions": [Case(with_ids(row, clean_rows(tokenizer, 2)[1].completion_ids[:15]))],
-        "near_duplicates": [Case(with_ids(row, [])), Case(answer(tokenizer, content=LOREM), settings={"_also": answer(tokenizer, content=squares)})],
+        "near_duplicates": [
+            Case(with_ids(row, [])),
+            Case(answer(tokenizer, content=LOREM), settings={"_also": answer(tokenizer, content=squares)}),
+        ],
     }
     return silent
 
@@ -401,17 +571,28 @@ def limits_are_kept(context: Context, tokenizer: Tokenizer, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(CHECKS))
-def test_a_row_right_at_a_limit_or_outside_a_check_is_no_finding(context: Context, tokenizer: Tokenizer, name: str) -> None:
+def test_a_row_right_at_a_limit_or_outside_a_check_is_no_finding(
+    context: Context, tokenizer: Tokenizer, name: str
+) -> None:
     limits_are_kept(context, tokenizer, name)
 
 
 def clean_rows_are_silent(context: Context, tokenizer: Tokenizer, count: int, names: list[str]) -> None:
-    expected = replace(context, expect=ExpectSection(reasoning="required", tool_calls="forbidden"), allow=("alpha",), deny=("beta",))
+    expected = replace(
+        context, expect=ExpectSection(reasoning="required", tool_calls="forbidden"), allow=("alpha",), deny=("beta",)
+    )
     rows = clean_rows(tokenizer, count)
     for start in range(0, len(rows), 500):
         part = rows[start : start + 500]
-        given = batch(expected, part, [{**ASKED, "messages": [{"role": "user", "content": row.id}]} for row in part], [usage_of(row) for row in part])
-        found = {name: complaints(name, given) for name in names if name != "near_duplicates"}  # the rows are one sentence with other numbers
+        given = batch(
+            expected,
+            part,
+            [{**ASKED, "messages": [{"role": "user", "content": row.id}]} for row in part],
+            [usage_of(row) for row in part],
+        )
+        found = {
+            name: complaints(name, given) for name in names if name != "near_duplicates"
+        }  # the rows are one sentence with other numbers
         assert found == {name: [] for name in found}
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.audit.checks.catalog import CHECKS
-from pipeline.audit.checks.registry import check
-from pipeline.audit.cli import load_section
-from pipeline.audit.config import AuditSection, laid_over
+from pipeline.commands.audit import load_section
+from pipeline.stages.audit.checks.catalog import CHECKS
+from pipeline.stages.audit.checks.registry import check
+from pipeline.stages.audit.config import AuditSection, laid_over
 
 SHIPPED = sorted(path.stem for path in Path("conf/audit").glob("*.yaml"))
 
@@ -21,7 +21,9 @@ def test_shipped_thresholds_are_valid_and_complete(name: str) -> None:
     section = load_section(name)
     assert section.model_fields_set == set(AuditSection.model_fields)
     for check_name in CHECKS:
-        assert section.check(check_name).model_fields_set == set(type(section.check(check_name)).model_fields), check_name
+        assert section.check(check_name).model_fields_set == set(type(section.check(check_name)).model_fields), (
+            check_name
+        )
 
 
 def test_default_yaml_says_what_the_code_defaults_to() -> None:

@@ -10,13 +10,13 @@ import pytest
 import splintr
 
 from pipeline.__main__ import main
-from pipeline.audit.foreign import open_tokens
-from pipeline.errors import InputError
-from pipeline.schema.findings import SCHEMA as FINDINGS
-from pipeline.schema.tokens import SCHEMA
-from pipeline.tables import read_rows
-from pipeline.tokens import Tokenizer
-from tests.audit.rows import answer, clean_rows, write_tokens
+from pipeline.core.errors import InputError
+from pipeline.core.tables import read_rows
+from pipeline.formats.schema.findings import SCHEMA as FINDINGS
+from pipeline.formats.schema.tokens import SCHEMA
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.stages.audit.inputs.foreign import open_tokens
+from tests.stages.audit.rows import answer, clean_rows, write_tokens
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,10 @@ def test_our_own_table_is_taken_as_it_is(tmp_path: Path, tokenizer: Tokenizer) -
 @pytest.mark.parametrize("completion", ["output_ids", "completion_ids", "response_ids", "token_ids"])
 @pytest.mark.parametrize("prompt", ["input_ids", "prompt_ids"])
 def test_jsonl_with_any_usual_name_of_the_ids_is_read(tmp_path: Path, prompt: str, completion: str) -> None:
-    path = write_jsonl(tmp_path / "x.jsonl", [{"id": "a", prompt: [1, 2], completion: [3]}, {prompt: [], completion: [4, 5], "finish_reason": "length"}])
+    path = write_jsonl(
+        tmp_path / "x.jsonl",
+        [{"id": "a", prompt: [1, 2], completion: [3]}, {prompt: [], completion: [4, 5], "finish_reason": "length"}],
+    )
     assert [(row["id"], row["prompt_ids"], row["completion_ids"], row["finish_reason"]) for row in rows_of(path)] == [
         ("a", [1, 2], [3], None),
         ("row-1", [], [4, 5], "length"),
@@ -55,7 +58,11 @@ def test_jsonl_with_any_usual_name_of_the_ids_is_read(tmp_path: Path, prompt: st
 def test_parquet_with_whole_numbers_of_any_width_is_read(tmp_path: Path, kind: Any, lists: Any) -> None:
     column = pa.array([[1, 2], [], [3]], type=lists(kind))
     path = write_parquet(tmp_path / "x.parquet", {"output_ids": column, "id": [7, 8, 9]})
-    assert [(row["id"], row["prompt_ids"], row["completion_ids"]) for row in rows_of(path)] == [("7", [], [1, 2]), ("8", [], []), ("9", [], [3])]
+    assert [(row["id"], row["prompt_ids"], row["completion_ids"]) for row in rows_of(path)] == [
+        ("7", [], [1, 2]),
+        ("8", [], []),
+        ("9", [], [3]),
+    ]
 
 
 def test_parquet_is_told_by_its_content_whatever_its_name(tmp_path: Path) -> None:
@@ -71,30 +78,55 @@ def test_packed_jsonl_is_told_by_its_content(tmp_path: Path, packed: str) -> Non
 
 
 def test_names_may_be_categories(tmp_path: Path) -> None:
-    path = write_parquet(tmp_path / "x.parquet", {"output_ids": [[1], [2]], "provider": pa.array(["a", "b"]).dictionary_encode()})
+    path = write_parquet(
+        tmp_path / "x.parquet", {"output_ids": [[1], [2]], "provider": pa.array(["a", "b"]).dictionary_encode()}
+    )
     assert [row["provider"] for row in rows_of(path)] == ["a", "b"]
 
 
 def test_our_own_table_is_read_also_when_another_tool_wrote_it_again(tmp_path: Path, tokenizer: Tokenizer) -> None:
     table = pq.read_table(write_tokens(tmp_path / "tokens.parquet", clean_rows(tokenizer, 3)))
-    wide = {"prompt_ids": pa.large_list(pa.int64()), "completion_ids": pa.list_(pa.uint32()), "provider": pa.large_string(), "count_delta": pa.int64()}
-    path = write_parquet(tmp_path / "wide.parquet", {name: table[name].cast(wide.get(name, table[name].type)) for name in reversed(table.column_names)})
+    wide = {
+        "prompt_ids": pa.large_list(pa.int64()),
+        "completion_ids": pa.list_(pa.uint32()),
+        "provider": pa.large_string(),
+        "count_delta": pa.int64(),
+    }
+    path = write_parquet(
+        tmp_path / "wide.parquet",
+        {name: table[name].cast(wide.get(name, table[name].type)) for name in reversed(table.column_names)},
+    )
     assert rows_of(path) == table.to_pylist()
-    spoiled = write_parquet(tmp_path / "bad.parquet", {**{name: table[name] for name in table.column_names}, "segments": ["x"] * 3})
+    spoiled = write_parquet(
+        tmp_path / "bad.parquet", {**{name: table[name] for name in table.column_names}, "segments": ["x"] * 3}
+    )
     with pytest.raises(InputError, match=r"column segments is string; needed is list<"):
         rows_of(spoiled)
 
 
 def test_what_a_file_does_not_know_is_taken_from_the_response_lines(tmp_path: Path, tokenizer: Tokenizer) -> None:
     rows = clean_rows(tokenizer, 30)
-    tokens = write_jsonl(tmp_path / "x.jsonl", [{"id": row.id, "input_ids": row.prompt_ids, "output_ids": row.completion_ids} for row in rows])
+    tokens = write_jsonl(
+        tmp_path / "x.jsonl",
+        [{"id": row.id, "input_ids": row.prompt_ids, "output_ids": row.completion_ids} for row in rows],
+    )
     lines: list[dict[str, Any]] = [
-        {"id": row.id, "response": {"provider": "alpha", "choices": [{"finish_reason": "stop"}], "usage": {"completion_tokens": len(row.completion_ids)}}}
+        {
+            "id": row.id,
+            "response": {
+                "provider": "alpha",
+                "choices": [{"finish_reason": "stop"}],
+                "usage": {"completion_tokens": len(row.completion_ids)},
+            },
+        }
         for row in rows
     ]
     lines[4]["response"]["usage"]["completion_tokens"] += 17
     lines[5]["response"]["choices"][0]["finish_reason"] = "content_filter"
-    assert audit(tokens, tmp_path / "out", "--responses", str(write_jsonl(tmp_path / "r.jsonl", lines)), "--deny", "beta") == 0
+    assert (
+        audit(tokens, tmp_path / "out", "--responses", str(write_jsonl(tmp_path / "r.jsonl", lines)), "--deny", "beta")
+        == 0
+    )
     summary = json.loads((tmp_path / "out" / "summary.json").read_bytes())
     assert summary["billing"]["max_absolute"] == 17
     assert summary["providers"]["alpha"]["rows"] == 30
@@ -109,14 +141,22 @@ BAD_PARQUET: list[tuple[dict[str, Any], str]] = [
     ({"output_ids": [[1.5]]}, r"column output_ids is list<.*double>; needed is a list of whole numbers"),
     ({"output_ids": [1]}, r"column output_ids is int64; needed is a list of whole numbers"),
     ({"output_ids": pa.array([[1], None], type=pa.list_(pa.int64()))}, r"row 1: output_ids is null"),
-    ({"output_ids": pa.array([[1], [1, None]], type=pa.list_(pa.int64()))}, r"row 1: output_ids has null among its ids"),
-    ({"output_ids": [[1], [2], [3, 1 << 40]]}, r"row 2: output_ids has 1099511627776 among its ids; needed are whole numbers that fit 32 bits"),
+    (
+        {"output_ids": pa.array([[1], [1, None]], type=pa.list_(pa.int64()))},
+        r"row 1: output_ids has null among its ids",
+    ),
+    (
+        {"output_ids": [[1], [2], [3, 1 << 40]]},
+        r"row 2: output_ids has 1099511627776 among its ids; needed are whole numbers that fit 32 bits",
+    ),
     ({"output_ids": [[1]], "provider": [1.5]}, r"column provider is double; needed is text"),
 ]
 
 
 @pytest.mark.parametrize(("columns", "message"), BAD_PARQUET, ids=[message[:20] for _columns, message in BAD_PARQUET])
-def test_a_parquet_file_without_usable_ids_is_refused_with_what_is_there_and_what_is_needed(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+def test_a_parquet_file_without_usable_ids_is_refused_with_what_is_there_and_what_is_needed(
+    tmp_path: Path, columns: dict[str, Any], message: str
+) -> None:
     path = write_parquet(tmp_path / "x.parquet", columns)
     with pytest.raises(InputError, match=message) as caught:
         rows_of(path)
@@ -126,7 +166,10 @@ def test_a_parquet_file_without_usable_ids_is_refused_with_what_is_there_and_wha
 BAD_JSONL: list[tuple[list[Any], str]] = [
     ([], r"x.jsonl: empty; needed are"),
     ([{"output_ids": [1]}, {"text": "a"}], r"x.jsonl:2: has the keys \['text'\]; needed is one of .*output_ids"),
-    ([{"output_ids": [1]}, {"output_ids": [1, "a"]}], r"x.jsonl:2: output_ids must be a list of whole numbers.* found 'a'"),
+    (
+        [{"output_ids": [1]}, {"output_ids": [1, "a"]}],
+        r"x.jsonl:2: output_ids must be a list of whole numbers.* found 'a'",
+    ),
     ([{"output_ids": [True]}], r"x.jsonl:1: output_ids must be .* found 'True'"),
     ([{"output_ids": "abc"}], r"x.jsonl:1: output_ids must be .* found 'abc'"),
     ([{"output_ids": [1 << 31]}], r"x.jsonl:1: .*fit 32 bits; found '2147483648'"),
@@ -169,7 +212,9 @@ def test_ids_of_a_larger_vocabulary_are_exit_code_2(tmp_path: Path, capsys: pyte
     )
 
 
-def test_a_few_rows_are_of_another_vocabulary_only_when_all_of_them_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_few_rows_are_of_another_vocabulary_only_when_all_of_them_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     few = [{"output_ids": [5, 200000]}, {"output_ids": [6, 200001]}]
     assert audit(write_jsonl(tmp_path / "x.jsonl", few), tmp_path / "out") == 2
     assert "2 of the first 2 answers have ids outside" in capsys.readouterr().err
@@ -179,13 +224,24 @@ def test_a_few_rows_are_of_another_vocabulary_only_when_all_of_them_are(tmp_path
 def test_ids_of_another_tokenizer_are_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = splintr.Tokenizer.from_pretrained("cl100k_base")
     text = (Path(__file__).parent / "test_foreign.py").read_text("utf-8")
-    path = write_jsonl(tmp_path / "x.jsonl", [{"output_ids": other.encode_ordinary(text[start : start + 400])} for start in range(0, 4000, 400)])
+    path = write_jsonl(
+        tmp_path / "x.jsonl",
+        [{"output_ids": other.encode_ordinary(text[start : start + 400])} for start in range(0, 4000, 400)],
+    )
     assert audit(path, tmp_path / "out") == 2
-    assert "none of the first 10 answers has any of its structural tokens, not even '<|im_end|>', and their ids decode to text" in capsys.readouterr().err
+    assert (
+        "none of the first 10 answers has any of its structural tokens, not even '<|im_end|>', and their ids decode to text"
+        in capsys.readouterr().err
+    )
 
 
-def test_answers_with_the_wrong_end_token_are_a_no_go_and_not_another_vocabulary(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    rows = [{"input_ids": row.prompt_ids, "output_ids": [*row.completion_ids[:-1], 163533]} for row in clean_rows(tokenizer, 30)]
+def test_answers_with_the_wrong_end_token_are_a_no_go_and_not_another_vocabulary(
+    tmp_path: Path, tokenizer: Tokenizer
+) -> None:
+    rows = [
+        {"input_ids": row.prompt_ids, "output_ids": [*row.completion_ids[:-1], 163533]}
+        for row in clean_rows(tokenizer, 30)
+    ]
     assert audit(write_jsonl(tmp_path / "x.jsonl", rows), tmp_path / "out") == 1
     summary = json.loads((tmp_path / "out" / "summary.json").read_bytes())
     assert summary["checks"]["ends_with_end_token"]["rows"] == 30
@@ -203,15 +259,28 @@ def test_duplicates_are_found_across_datasets(tmp_path: Path, tokenizer: Tokeniz
 def test_held_out_prompts_are_found(tmp_path: Path, tokenizer: Tokenizer) -> None:
     question = "Name seven rivers of the north that reach the sea without passing through any town of more than a thousand people."
     heldout = write_jsonl(tmp_path / "heldout.jsonl", [{"messages": [{"role": "user", "content": question}]}])
-    rows = [*clean_rows(tokenizer, 30), answer(tokenizer, "leak", prompt_ids=[163587, *tokenizer.encode(question), 163606])]
+    rows = [
+        *clean_rows(tokenizer, 30),
+        answer(tokenizer, "leak", prompt_ids=[163587, *tokenizer.encode(question), 163606]),
+    ]
     assert audit(write_tokens(tmp_path / "tokens.parquet", rows), tmp_path / "out", "--heldout", str(heldout)) == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_bytes())
     assert summary["checks"]["contamination"]["rows"] == 1
 
 
-def test_a_held_out_line_without_a_question_is_named(tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_held_out_line_without_a_question_is_named(
+    tmp_path: Path, tokenizer: Tokenizer, capsys: pytest.CaptureFixture[str]
+) -> None:
     heldout = write_jsonl(tmp_path / "heldout.jsonl", [{"messages": []}])
-    assert audit(write_tokens(tmp_path / "tokens.parquet", clean_rows(tokenizer, 1)), tmp_path / "out", "--heldout", str(heldout)) == 2
+    assert (
+        audit(
+            write_tokens(tmp_path / "tokens.parquet", clean_rows(tokenizer, 1)),
+            tmp_path / "out",
+            "--heldout",
+            str(heldout),
+        )
+        == 2
+    )
     assert "heldout.jsonl:1: no user message in it" in capsys.readouterr().err
 
 
@@ -229,6 +298,11 @@ def test_a_table_like_ours_with_unknown_words_or_without_a_column_is_refused(
     path = write_tokens(tmp_path / "tokens.parquet", clean_rows(tokenizer, 3))
     table = pq.read_table(path)
     words = None if word is None else pa.array(["accept" if column == "status" else None, word, word])
-    pq.write_table(table.drop_columns([column]) if words is None else table.set_column(table.schema.get_field_index(column), column, words), path)
+    pq.write_table(
+        table.drop_columns([column])
+        if words is None
+        else table.set_column(table.schema.get_field_index(column), column, words),
+        path,
+    )
     with pytest.raises(InputError, match=message):
         list(open_tokens(path)())

@@ -5,10 +5,10 @@ from itertools import islice
 
 import pytest
 
-from pipeline.audit.context import Context
-from pipeline.tokens import Tokenizer
-from tests.audit.mutation import MODULES, mutants, noticed
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.stages.audit.inputs.context import Context
 from tests.conftest import SHARE
+from tests.stages.audit.mutation import MODULES, mutants, noticed
 
 HARMLESS = {
     "one_think_close": 1,  # equal counts were left out before
@@ -27,6 +27,11 @@ HARMLESS = {
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_fault_planted_in_any_check_is_noticed(context: Context, tokenizer: Tokenizer) -> None:
-    unnoticed = [mutant for module in MODULES for mutant in islice(mutants(module), 0, None, SHARE) if not noticed(mutant, context, tokenizer)]
+    unnoticed = [
+        mutant
+        for module in MODULES
+        for mutant in islice(mutants(module), 0, None, SHARE)
+        if not noticed(mutant, context, tokenizer)
+    ]
     more = Counter(mutant.check for mutant in unnoticed) - Counter(HARMLESS)
     assert not more, [(mutant.check, mutant.line, mutant.what) for mutant in unnoticed if mutant.check in more]

@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.audit.checks.duplicates import near_pairs, repeats
-from pipeline.audit.config import NearDuplicateSection
-from pipeline.audit.sketch import Names, facts_of, in_file, in_memory, to_sketch
-from pipeline.schema.sketch import SCHEMA
-from pipeline.tables import writing_table
+from pipeline.core.tables import writing_table
+from pipeline.formats.schema.sketch import SCHEMA
+from pipeline.stages.audit.checks.duplicates import near_pairs, repeats
+from pipeline.stages.audit.config import NearDuplicateSection
+from pipeline.stages.audit.sketch import Names, facts_of, in_file, in_memory, to_sketch
 
 SECTION = NearDuplicateSection(severity="info", permutations=32, bands=16)
 
@@ -49,7 +49,10 @@ def test_repeats_name_the_first_row_with_the_same_hash_and_zeros_are_nothing() -
 
 
 def test_a_sketch_in_a_file_and_one_in_memory_give_the_same_facts_and_names(tmp_path: Path) -> None:
-    facts: dict[str, NDArray[Any]] = {"prompt": np.array([3, 0, 1 << 63], dtype=np.uint64), "signature": signatures(3, 0)}
+    facts: dict[str, NDArray[Any]] = {
+        "prompt": np.array([3, 0, 1 << 63], dtype=np.uint64),
+        "signature": signatures(3, 0),
+    }
     facts["signature"][1] = 0
     batch = to_sketch(pa.array(["a", "b", "c"]), facts)
     with writing_table(tmp_path / "s.parquet", SCHEMA) as file:

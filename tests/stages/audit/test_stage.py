@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.artifacts import write_json
-from pipeline.audit.cli import load_section
-from pipeline.audit.config import AuditSection, ExpectSection, GateSection
-from pipeline.audit.context import Context
-from pipeline.audit.outputs import Outputs, write_audit
-from pipeline.audit.source import Source, parquet
-from pipeline.audit.stage import Config, run
-from pipeline.errors import InputError
-from pipeline.schema.findings import SCHEMA as FINDINGS
-from pipeline.schema.target import TargetRecord
-from pipeline.schema.tokens import SCHEMA as TOKENS
-from pipeline.schema.tokens import TokenRow
-from pipeline.tables import read_rows
-from pipeline.tokens import Tokenizer
-from tests.audit.rows import answer, clean_rows, write_tokens
+from pipeline.commands.audit import load_section
+from pipeline.core.errors import InputError
+from pipeline.core.files import write_json
+from pipeline.core.tables import read_rows
+from pipeline.formats.schema.findings import SCHEMA as FINDINGS
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.formats.schema.tokens import SCHEMA as TOKENS
+from pipeline.formats.schema.tokens import TokenRow
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.stages.audit.config import AuditSection, ExpectSection, GateSection
+from pipeline.stages.audit.inputs.context import Context
+from pipeline.stages.audit.inputs.source import Source, parquet
+from pipeline.stages.audit.outputs import Outputs, write_audit
+from pipeline.stages.audit.stage import Config, run
 from tests.conftest import ROOT
+from tests.stages.audit.rows import answer, clean_rows, write_tokens
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,13 @@ WRITES = {
 
 
 def run_stage(
-    folder: Path, record: TargetRecord, rows: list[TokenRow], gate: GateSection | None = None, *, seconds: float = 0.5, endpoints: Sequence[object] = ()
+    folder: Path,
+    record: TargetRecord,
+    rows: list[TokenRow],
+    gate: GateSection | None = None,
+    *,
+    seconds: float = 0.5,
+    endpoints: Sequence[object] = (),
 ) -> Path:
     """Audit rows in a folder of a dataset, each answered in ``seconds``; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -48,9 +54,19 @@ def run_stage(
     for name in ("prompts", "responses"):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps({"id": row.id}) + "\n" for row in rows))
     own = {} if gate is None else {"gate": gate.model_dump()}
-    config = Config(audit=AuditSection(), own=own, expect=ExpectSection(reasoning="required"), allow=[], deny=[], heldout="none", heldout_digest=None)
+    config = Config(
+        audit=AuditSection(),
+        own=own,
+        expect=ExpectSection(reasoning="required"),
+        allow=[],
+        deny=[],
+        heldout="none",
+        heldout_digest=None,
+    )
     write_json(folder / "generate.json", {"endpoints": list(endpoints)})
-    (folder / "timings.jsonl").write_text("".join(f'{{"provider": "{row.provider}", "seconds": {seconds}}}\n' for row in rows))
+    (folder / "timings.jsonl").write_text(
+        "".join(f'{{"provider": "{row.provider}", "seconds": {seconds}}}\n' for row in rows)
+    )
     run(
         config,
         prompts=folder / "prompts.jsonl",
@@ -70,13 +86,29 @@ def mixed(tokenizer: Tokenizer) -> list[TokenRow]:
         *clean_rows(tokenizer, 3),
         answer(tokenizer, "flagged", status="flag", reason="count_mismatch: +2"),
         answer(tokenizer, "two-flags", status="flag", reason="count_mismatch: +2, truncated"),
-        answer(tokenizer, "rejected", completion_ids=[], segments=[], evidence=None, status="reject", reason="no_think_close, empty_answer"),
+        answer(
+            tokenizer,
+            "rejected",
+            completion_ids=[],
+            segments=[],
+            evidence=None,
+            status="reject",
+            reason="no_think_close, empty_answer",
+        ),
         replace(row, id="spoiled", completion_ids=row.completion_ids[:-1]),
-        answer(tokenizer, "flagged-spoiled", completion_ids=row.completion_ids[:-1], status="flag", reason="count_mismatch: +2"),
+        answer(
+            tokenizer,
+            "flagged-spoiled",
+            completion_ids=row.completion_ids[:-1],
+            status="flag",
+            reason="count_mismatch: +2",
+        ),
     ]
 
 
-def test_every_row_is_accepted_or_counted_under_one_reason(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+def test_every_row_is_accepted_or_counted_under_one_reason(
+    tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer
+) -> None:
     folder = run_stage(tmp_path / "d", kimi, mixed(tokenizer), GateSection(admit=["count_mismatch"]))
     summary = json.loads((folder / "audit/summary.json").read_bytes())
     assert [row["id"] for row in read_rows(folder / "accepted.parquet", TOKENS)] == ["r0", "r1", "r2", "flagged"]
@@ -93,24 +125,36 @@ def test_flagged_rows_stay_out_unless_admitted(tmp_path: Path, kimi: TargetRecor
     assert [row["id"] for row in read_rows(folder / "accepted.parquet", TOKENS)] == ["r0", "r1", "r2"]
 
 
-def test_accepted_rows_are_the_rows_of_tokens_parquet_unchanged(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+def test_accepted_rows_are_the_rows_of_tokens_parquet_unchanged(
+    tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer
+) -> None:
     folder = run_stage(tmp_path / "d", kimi, clean_rows(tokenizer, 600))
     assert list(read_rows(folder / "accepted.parquet", TOKENS)) == list(read_rows(folder / "tokens.parquet", TOKENS))
 
 
 def test_findings_name_row_check_and_position(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
     folder = run_stage(tmp_path / "d", kimi, mixed(tokenizer))
-    found = [(row["id"], row["check"], row["severity"]) for row in read_rows(folder / "audit/findings.parquet", FINDINGS)]
+    found = [
+        (row["id"], row["check"], row["severity"]) for row in read_rows(folder / "audit/findings.parquet", FINDINGS)
+    ]
     assert ("spoiled", "ends_with_end_token", "error") in found
     assert {row_id for row_id, _check, severity in found if severity == "error"} == {"spoiled", "flagged-spoiled"}
 
 
 def test_another_vocabulary_is_refused_in_a_build_too(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
-    with pytest.raises(InputError, match=r"tokens\.parquet: these are not the ids of target 'kimi_k25': 9 of the first 9 answers"):
-        run_stage(tmp_path / "d", kimi, [answer(tokenizer, f"r{i}", completion_ids=[200_000 + i], segments=[]) for i in range(9)])
+    with pytest.raises(
+        InputError, match=r"tokens\.parquet: these are not the ids of target 'kimi_k25': 9 of the first 9 answers"
+    ):
+        run_stage(
+            tmp_path / "d",
+            kimi,
+            [answer(tokenizer, f"r{i}", completion_ids=[200_000 + i], segments=[]) for i in range(9)],
+        )
 
 
-def test_latencies_are_in_the_report_and_in_no_other_file(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+def test_latencies_are_in_the_report_and_in_no_other_file(
+    tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer
+) -> None:
     written = []
     for seconds in (0.25, 3.0):
         folder = run_stage(tmp_path / str(seconds) / "d", kimi, clean_rows(tokenizer, 30), seconds=seconds)
@@ -120,10 +164,19 @@ def test_latencies_are_in_the_report_and_in_no_other_file(tmp_path: Path, kimi: 
     assert {path for path in WRITES.values() if written[0][path] != written[1][path]} == {"audit/report.html"}
 
 
-def test_the_number_formats_of_the_admitted_endpoints_are_in_the_scorecard(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
-    listed = [{"provider": "alpha", "quantization": "int4"}, {"provider": "alpha", "quantization": "fp8"}, {"provider": "beta", "quantization": "bf16"}]
+def test_the_number_formats_of_the_admitted_endpoints_are_in_the_scorecard(
+    tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer
+) -> None:
+    listed = [
+        {"provider": "alpha", "quantization": "int4"},
+        {"provider": "alpha", "quantization": "fp8"},
+        {"provider": "beta", "quantization": "bf16"},
+    ]
     folder = run_stage(tmp_path / "d", kimi, clean_rows(tokenizer, 30), endpoints=listed)
-    assert json.loads((folder / "audit/summary.json").read_bytes())["providers"]["alpha"]["quantizations"] == ["fp8", "int4"]
+    assert json.loads((folder / "audit/summary.json").read_bytes())["providers"]["alpha"]["quantizations"] == [
+        "fp8",
+        "int4",
+    ]
     assert "fp8, int4" in (folder / "audit/report.html").read_text()
 
 
@@ -133,7 +186,9 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path, kimi: TargetRecord, token
         assert (first / path).read_bytes() == (second / path).read_bytes(), path
 
 
-def test_too_many_errors_or_too_few_rows_are_a_no_go_and_the_report_is_written_all_the_same(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+def test_too_many_errors_or_too_few_rows_are_a_no_go_and_the_report_is_written_all_the_same(
+    tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer
+) -> None:
     folder = run_stage(tmp_path / "d", kimi, mixed(tokenizer), GateSection(max_error_rate=0.1, min_accepted=100))
     gate = json.loads((folder / "audit/summary.json").read_bytes())["gate"]
     assert gate["verdict"] == "no-go"
@@ -144,7 +199,7 @@ def test_too_many_errors_or_too_few_rows_are_a_no_go_and_the_report_is_written_a
 FORKED = """
 import sys
 from pathlib import Path
-from pipeline.audit import workers
+from pipeline.stages.audit import workers
 from pipeline.__main__ import main
 code = main(["audit", "--target", "kimi_k25", "--workers", "2", "--config", sys.argv[1], "--tokens", sys.argv[2], "--responses", sys.argv[3], "--out", sys.argv[4]])
 assert not workers._threaded
@@ -153,34 +208,69 @@ sys.exit(code)
 """A process that has examined nothing itself, so that its workers are forked."""
 
 
-def test_what_is_written_does_not_depend_on_the_number_of_processes_or_how_they_start(tmp_path: Path, context: Context, tokenizer: Tokenizer) -> None:
+def test_what_is_written_does_not_depend_on_the_number_of_processes_or_how_they_start(
+    tmp_path: Path, context: Context, tokenizer: Tokenizer
+) -> None:
     rows = [
-        replace(row, id=f"{i}-{row.id}", provider=f"p{i % 5}", count_delta=i % 7) for i, row in enumerate([*clean_rows(tokenizer, 700), *mixed(tokenizer) * 9])
+        replace(row, id=f"{i}-{row.id}", provider=f"p{i % 5}", count_delta=i % 7)
+        for i, row in enumerate([*clean_rows(tokenizer, 700), *mixed(tokenizer) * 9])
     ]
     tokens = write_tokens(tmp_path / "tokens.parquet", rows)
     responses = tmp_path / "responses.jsonl"
-    responses.write_text("".join(json.dumps({"id": row.id, "model": f"m{len(row.id) % 3}", "latency_ms": len(row.id)}) + "\n" for row in reversed(rows)))
+    responses.write_text(
+        "".join(
+            json.dumps({"id": row.id, "model": f"m{len(row.id) % 3}", "latency_ms": len(row.id)}) + "\n"
+            for row in reversed(rows)
+        )
+    )
     section = load_section("default")
     for name, workers in (("one", 1), ("spawned", 2)):
         out = tmp_path / name
         outputs = Outputs.in_folder(out)
-        write_audit("Audit of tokens.parquet", Source(parquet(tokens), responses=responses), context, section, outputs, workers=workers)
-    command = [sys.executable, "-c", FORKED, str(ROOT / "conf/audit/default.yaml"), str(tokens), str(responses), str(tmp_path / "forked")]
+        write_audit(
+            "Audit of tokens.parquet",
+            Source(parquet(tokens), responses=responses),
+            context,
+            section,
+            outputs,
+            workers=workers,
+        )
+    command = [
+        sys.executable,
+        "-c",
+        FORKED,
+        str(ROOT / "conf/audit/default.yaml"),
+        str(tokens),
+        str(responses),
+        str(tmp_path / "forked"),
+    ]
     assert subprocess.run(command, cwd=ROOT, timeout=300).returncode == 0
-    written = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.suffix != ".md"} for name in ("one", "spawned", "forked")]
+    written = [
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.suffix != ".md"}
+        for name in ("one", "spawned", "forked")
+    ]
     assert written[0] == written[1] == written[2]
     assert len(written[0]) == 5
 
 
-def test_the_lengths_are_plotted_on_edges_that_are_the_same_for_every_dataset(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
-    rows = [answer(tokenizer, f"r{length}", completion_ids=[1008] * length, segments=[]) for length in (0, 1, 4, 4, 5, 64)]
+def test_the_lengths_are_plotted_on_edges_that_are_the_same_for_every_dataset(
+    tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer
+) -> None:
+    rows = [
+        answer(tokenizer, f"r{length}", completion_ids=[1008] * length, segments=[]) for length in (0, 1, 4, 4, 5, 64)
+    ]
     folder = run_stage(tmp_path / "d", kimi, rows)
     assert (folder / "audit/lengths.csv").read_text() == "tokens,rows\n1,1\n4,2\n5,1\n64,1\n"
 
 
-def test_the_bill_is_reconciled_over_all_rows_and_by_provider_and_its_outliers_are_named(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+def test_the_bill_is_reconciled_over_all_rows_and_by_provider_and_its_outliers_are_named(
+    tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer
+) -> None:
     deltas = [0, 0, 1, -3, 65, None]
-    rows = [answer(tokenizer, f"r{i}", count_delta=delta, billed_tokens=100, provider="ab"[i % 2]) for i, delta in enumerate(deltas)]
+    rows = [
+        answer(tokenizer, f"r{i}", count_delta=delta, billed_tokens=100, provider="ab"[i % 2])
+        for i, delta in enumerate(deltas)
+    ]
     summary = json.loads((run_stage(tmp_path / "d", kimi, rows) / "audit/summary.json").read_bytes())
     billing = summary["billing"]
     assert {key: billing[key] for key in ("rows", "equal", "mean_absolute", "max_absolute")} == {

@@ -8,13 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.audit.config import ExpectSection
-from pipeline.audit.context import Context
-from pipeline.schema.tokens import TokenRow
-from pipeline.tokens import Tokenizer
-from tests.audit.rows import END, PROMPT, THINK_CLOSE, THINK_OPEN, answer, assemble, batch, complaints
+from pipeline.formats.schema.tokens import TokenRow
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.stages.audit.config import ExpectSection
+from pipeline.stages.audit.inputs.context import Context
+from tests.stages.audit.rows import END, PROMPT, THINK_CLOSE, THINK_OPEN, answer, assemble, batch, complaints
 
-SEVEN = ("ends_with_end_token", "one_think_close", "think_close_position", "one_end_token", "no_think_open", "round_trip", "reasoning_not_empty")
+SEVEN = (
+    "ends_with_end_token",
+    "one_think_close",
+    "think_close_position",
+    "one_end_token",
+    "no_think_open",
+    "round_trip",
+    "reasoning_not_empty",
+)
 
 
 def independent(ids: list[int], tokenizer: Tokenizer) -> dict[str, bool]:
@@ -59,15 +67,25 @@ TOKENS = st.one_of(
 
 @given(answers=st.lists(st.lists(TOKENS, max_size=40), min_size=1, max_size=6))
 @settings(deadline=None, max_examples=150)
-def test_the_seven_checks_equal_an_independent_implementation(context: Context, tokenizer: Tokenizer, answers: list[list[int]]) -> None:
+def test_the_seven_checks_equal_an_independent_implementation(
+    context: Context, tokenizer: Tokenizer, answers: list[list[int]]
+) -> None:
     compare_with_independent(context, tokenizer, answers)
 
 
 def compare_with_independent(context: Context, tokenizer: Tokenizer, answers: list[list[int]]) -> None:
     valid = [ids for ids in answers if _is_utf8(ids, tokenizer)]
-    rows = batch(context, [TokenRow(f"r{i}", PROMPT, ids, "ids", 0, len(ids), "stop", None, [], [], "accept") for i, ids in enumerate(valid)])
+    rows = batch(
+        context,
+        [
+            TokenRow(f"r{i}", PROMPT, ids, "ids", 0, len(ids), "stop", None, [], [], "accept")
+            for i, ids in enumerate(valid)
+        ],
+    )
     found = {name: {complaint.row for complaint in complaints(name, rows)} for name in SEVEN}
-    assert found == {name: {row for row, ids in enumerate(valid) if independent(ids, tokenizer)[name]} for name in SEVEN}
+    assert found == {
+        name: {row for row, ids in enumerate(valid) if independent(ids, tokenizer)[name]} for name in SEVEN
+    }
 
 
 def _is_utf8(ids: list[int], tokenizer: Tokenizer) -> bool:
@@ -108,20 +126,30 @@ def test_a_clean_row_has_no_complaint(context: Context, tokenizer: Tokenizer) ->
     assert [complaint for name in SEVEN for complaint in complaints(name, rows)] == []
 
 
-def test_an_answer_cut_by_the_token_limit_misses_nothing_that_it_had_not_come_to(context: Context, tokenizer: Tokenizer) -> None:
+def test_an_answer_cut_by_the_token_limit_misses_nothing_that_it_had_not_come_to(
+    context: Context, tokenizer: Tokenizer
+) -> None:
     whole = answer(tokenizer).completion_ids
     close = whole.index(THINK_CLOSE)
     prefixes = [whole[:length] for length in (1, close, close + 1, close + 2, len(whole) - 1)]
     rows = batch(context, [replace(answer(tokenizer), completion_ids=ids, finish_reason="length") for ids in prefixes])
     assert [complaint for name in SEVEN for complaint in complaints(name, rows)] == []
     stopped = batch(context, [replace(answer(tokenizer), completion_ids=whole[:close])])
-    assert {name for name in SEVEN if complaints(name, stopped)} == {"ends_with_end_token", "one_think_close", "one_end_token"}
+    assert {name for name in SEVEN if complaints(name, stopped)} == {
+        "ends_with_end_token",
+        "one_think_close",
+        "one_end_token",
+    }
 
 
 def test_a_cut_answer_is_still_checked_for_what_stands_in_it(context: Context, tokenizer: Tokenizer) -> None:
     ids, _ = assemble(tokenizer, [("", "a"), ("", END), ("", "b"), ("", THINK_CLOSE), ("", THINK_CLOSE), ("", END)])
     rows = batch(context, [replace(answer(tokenizer), completion_ids=ids, finish_reason="length")])
-    assert {name for name in SEVEN if complaints(name, rows)} == {"one_think_close", "think_close_position", "one_end_token"}
+    assert {name for name in SEVEN if complaints(name, rows)} == {
+        "one_think_close",
+        "think_close_position",
+        "one_end_token",
+    }
 
 
 EXPECTATIONS: list[tuple[Any, list[int], bool, set[str]]] = [
@@ -134,7 +162,9 @@ EXPECTATIONS: list[tuple[Any, list[int], bool, set[str]]] = [
 ]
 
 
-def whether_a_reasoning_must_be_closed(context: Context, tokenizer: Tokenizer, expect: Any, prompt: list[int], content_only: bool, names: set[str]) -> None:
+def whether_a_reasoning_must_be_closed(
+    context: Context, tokenizer: Tokenizer, expect: Any, prompt: list[int], content_only: bool, names: set[str]
+) -> None:
     row = replace(answer(tokenizer), prompt_ids=prompt)
     if content_only:
         row = replace(row, completion_ids=row.completion_ids[row.completion_ids.index(THINK_CLOSE) + 1 :])
@@ -150,7 +180,10 @@ def test_whether_a_reasoning_must_be_closed_follows_the_dataset_and_the_prompt(
 
 
 def test_a_rejected_row_is_not_checked(context: Context, tokenizer: Tokenizer) -> None:
-    rows = batch(context, [replace(answer(tokenizer), completion_ids=[], status="reject", evidence=None, reason="no_think_close")])
+    rows = batch(
+        context,
+        [replace(answer(tokenizer), completion_ids=[], status="reject", evidence=None, reason="no_think_close")],
+    )
     assert [complaint for name in SEVEN for complaint in complaints(name, rows)] == []
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline.calibrate.compare import Judge
-from pipeline.calibrate.scores import wilson
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.stages.calibrate.compare import Judge
+from pipeline.stages.calibrate.scores import wilson
 from tests.answers.build import CLOSE, END
 
 
@@ -32,6 +32,9 @@ def test_a_first_difference_is_shown_decoded(judge: Judge, tokenizer: Tokenizer)
     assert shown["true"] == ["Five", "!", "<|im_end|>"]
 
 
-@pytest.mark.parametrize(("successes", "trials", "low", "high"), [(0, 0, 0, 1), (10, 10, 0.7225, 1), (0, 10, 0, 0.2775), (81, 263, 0.2553, 0.3662)])
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [(0, 0, 0, 1), (10, 10, 0.7225, 1), (0, 10, 0, 0.2775), (81, 263, 0.2553, 0.3662)],
+)
 def test_wilson_matches_published_values(successes: int, trials: int, low: float, high: float) -> None:
     assert wilson(successes, trials) == pytest.approx((low, high), abs=5e-5)

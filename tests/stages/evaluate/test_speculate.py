@@ -8,21 +8,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.eagle3.chain import visible
-from pipeline.eagle3.choices import Choices
-from pipeline.eagle3.drafter import Drafter, initialize
-from pipeline.eagle3.estimate import Judged, estimate
-from pipeline.eagle3.unroll import Pack
-from pipeline.errors import EvaluationError, InputError
-from pipeline.evaluate.config import EvaluateSection
-from pipeline.evaluate.decoder import Decoder, greedy, padded
-from pipeline.evaluate.proposers import ChainProposer, News, Oracle
-from pipeline.evaluate.speculate import Conversation, Counts, speculate
-from pipeline.evaluate.stage import Bench, Question, read_questions
-from pipeline.models import Target, open_model
-from pipeline.rendering import PromptRenderer
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.core.errors import EvaluationError, InputError
+from pipeline.drafter.chain import visible
+from pipeline.drafter.drafter import Drafter, initialize
+from pipeline.drafter.estimate import Judged, estimate
+from pipeline.drafter.target_argmax import Choices
+from pipeline.drafter.unroll import Pack
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.rendering import PromptRenderer
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.weights import Target, open_model
+from pipeline.stages.evaluate.config import EvaluateSection
+from pipeline.stages.evaluate.proposers import ChainProposer, News, Oracle
+from pipeline.stages.evaluate.speculate import Conversation, Counts, speculate
+from pipeline.stages.evaluate.stage import Bench, Question, read_questions
+from pipeline.stages.evaluate.target_decoder import Decoder, greedy, padded
 from tests.tiny import VOCAB, drafter_config, save_target
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,9 @@ DRAFTS = 4
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
-    return open_model(save_target(tmp_path_factory.mktemp("target"), initializer_range=0.15), dtype="float32", device="cpu")
+    return open_model(
+        save_target(tmp_path_factory.mktemp("target"), initializer_range=0.15), dtype="float32", device="cpu"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -62,17 +64,27 @@ def reference(target: Target, prompt: list[int]) -> list[int]:
     return written
 
 
-def test_plain_decoding_in_batches_with_a_cache_writes_what_the_model_says_without_one(target: Target, prompts: list[list[int]]) -> None:
-    assert greedy(target, Choices(target.head.weight), LAYER_IDS, prompts, END, MOST) == [reference(target, prompt) for prompt in prompts]
+def test_plain_decoding_in_batches_with_a_cache_writes_what_the_model_says_without_one(
+    target: Target, prompts: list[list[int]]
+) -> None:
+    assert greedy(target, Choices(target.head.weight), LAYER_IDS, prompts, END, MOST) == [
+        reference(target, prompt) for prompt in prompts
+    ]
 
 
 @pytest.mark.parametrize("drafts", [1, DRAFTS, 7])
-def test_the_output_is_the_targets_own_whatever_the_drafter_says(target: Target, prompts: list[list[int]], drafter: Drafter, drafts: int) -> None:
-    talks = speculate(target, Choices(target.head.weight), LAYER_IDS, ChainProposer(drafter), prompts, END, MOST, drafts)
+def test_the_output_is_the_targets_own_whatever_the_drafter_says(
+    target: Target, prompts: list[list[int]], drafter: Drafter, drafts: int
+) -> None:
+    talks = speculate(
+        target, Choices(target.head.weight), LAYER_IDS, ChainProposer(drafter), prompts, END, MOST, drafts
+    )
     assert [talk.written for talk in talks] == [reference(target, prompt) for prompt in prompts]
 
 
-def test_an_oracle_reaches_the_most_there_is_and_a_useless_drafter_gets_one(target: Target, prompts: list[list[int]]) -> None:
+def test_an_oracle_reaches_the_most_there_is_and_a_useless_drafter_gets_one(
+    target: Target, prompts: list[list[int]]
+) -> None:
     answers = greedy(target, Choices(target.head.weight), LAYER_IDS, prompts, END, MOST)
     talks = speculate(target, Choices(target.head.weight), LAYER_IDS, Oracle(answers), prompts, END, MOST, DRAFTS)
     assert [talk.written for talk in talks] == answers
@@ -84,7 +96,10 @@ def test_an_oracle_reaches_the_most_there_is_and_a_useless_drafter_gets_one(targ
     never = [[(token + 1) % VOCAB for token in answer] for answer in answers]
     talks = speculate(target, Choices(target.head.weight), LAYER_IDS, Oracle(never), prompts, END, MOST, DRAFTS)
     assert [talk.written for talk in talks] == answers
-    assert all(talk.counts.acceptance_length == 1 and talk.counts.rounds == len(answer) - 1 for talk, answer in zip(talks, answers, strict=True))
+    assert all(
+        talk.counts.acceptance_length == 1 and talk.counts.rounds == len(answer) - 1
+        for talk, answer in zip(talks, answers, strict=True)
+    )
 
 
 class Half:
@@ -112,21 +127,32 @@ def test_rejected_tokens_leave_no_trace_in_the_targets_cache(target: Target, pro
     assert len({talk.counts.rounds for talk in talks}) > 1
 
 
-def test_drafts_of_a_batch_are_those_of_each_conversation_alone(target: Target, prompts: list[list[int]], drafter: Drafter) -> None:
-    together = speculate(target, Choices(target.head.weight), LAYER_IDS, ChainProposer(drafter), prompts, END, MOST, DRAFTS)
+def test_drafts_of_a_batch_are_those_of_each_conversation_alone(
+    target: Target, prompts: list[list[int]], drafter: Drafter
+) -> None:
+    together = speculate(
+        target, Choices(target.head.weight), LAYER_IDS, ChainProposer(drafter), prompts, END, MOST, DRAFTS
+    )
     for prompt, talk in zip(prompts, together, strict=True):
-        (alone,) = speculate(target, Choices(target.head.weight), LAYER_IDS, ChainProposer(drafter), [prompt], END, MOST, DRAFTS)
+        (alone,) = speculate(
+            target, Choices(target.head.weight), LAYER_IDS, ChainProposer(drafter), [prompt], END, MOST, DRAFTS
+        )
         assert alone.counts == talk.counts
 
 
 def test_a_difference_from_plain_decoding_is_an_error_that_shows_both_tokens(target: Target) -> None:
     bench = Bench(target, LAYER_IDS, EvaluateSection(path="x", draft_tokens=4, max_new_tokens=4), END)
-    with pytest.raises(EvaluationError, match=r"prompt 0 with oracle: speculative decoding wrote \[\d+\] at token 2, plain greedy decoding \[999\]"):
+    with pytest.raises(
+        EvaluationError,
+        match=r"prompt 0 with oracle: speculative decoding wrote \[\d+\] at token 2, plain greedy decoding \[999\]",
+    ):
         answers = bench.plain([Question("d", [1, 2, 3])])
         bench.drafted("oracle", [Question("d", [1, 2, 3])], [[*answers[0][:2], 999]], lambda _batch: Oracle(answers))
 
 
-def test_the_offline_estimate_equals_what_drafting_from_every_position_accepts(target: Target, prompts: list[list[int]], drafter: Drafter) -> None:
+def test_the_offline_estimate_equals_what_drafting_from_every_position_accepts(
+    target: Target, prompts: list[list[int]], drafter: Drafter
+) -> None:
     """Teacher-forced steps are exact for greedy text: count real chains from each start."""
     bench = Bench(target, LAYER_IDS, EvaluateSection(path="x", draft_tokens=3, max_new_tokens=MOST), END)
     questions = [Question("d", prompt) for prompt in prompts]
@@ -150,15 +176,25 @@ def test_the_offline_estimate_equals_what_drafting_from_every_position_accepts(t
 
 def test_a_vocabulary_the_drafter_lacks_counts_against_it(drafter: Drafter) -> None:
     generator = torch.Generator().manual_seed(0)
-    pack = Pack(torch.tensor([1, 3, 5]), torch.randn(3, 96, generator=generator), torch.randn(3, 32, generator=generator), torch.tensor([0.0, 1.0, 1.0]), (3,))
+    pack = Pack(
+        torch.tensor([1, 3, 5]),
+        torch.randn(3, 96, generator=generator),
+        torch.randn(3, 32, generator=generator),
+        torch.tensor([0.0, 1.0, 1.0]),
+        (3,),
+    )
     odd = Judged(pack, torch.tensor([1, 3, 5]))  # the drafter knows even tokens only
     assert estimate(drafter, [odd], 1).length == 1
     assert estimate(drafter, [odd], 1).starts == (2,)
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.lists(st.sampled_from([END, 1, 2]), min_size=1, max_size=5), min_size=1, max_size=8), st.integers(2, 12))
-def test_an_answer_stops_at_the_end_token_or_the_limit_and_a_cut_round_counts_only_its_tokens(rounds: list[list[int]], most: int) -> None:
+@given(
+    st.lists(st.lists(st.sampled_from([END, 1, 2]), min_size=1, max_size=5), min_size=1, max_size=8), st.integers(2, 12)
+)
+def test_an_answer_stops_at_the_end_token_or_the_limit_and_a_cut_round_counts_only_its_tokens(
+    rounds: list[list[int]], most: int
+) -> None:
     talk = Conversation(3, [1], Counts(accepted_at=[0] * 4))
     plain = [1]
     for tokens in rounds:
@@ -191,18 +227,26 @@ def test_a_mask_shows_each_slot_the_valid_ones_before_it_and_itself() -> None:
     ("lines", "digest", "message"),
     [
         ("", None, "no prompts; evaluation needs at least one line"),
-        ('{"messages": [{"role": "user", "content": "Hi"}]}\n{"prompt": "Hi"}\n', None, "heldout.jsonl:2: needs an object with a list of messages"),
+        (
+            '{"messages": [{"role": "user", "content": "Hi"}]}\n{"prompt": "Hi"}\n',
+            None,
+            "heldout.jsonl:2: needs an object with a list of messages",
+        ),
         ('{"messages": []}\n', "0" * 64, "build/config.json says 0000000000000000: it changed since; run `dvc repro`"),
     ],
 )
-def test_a_prompt_file_that_will_not_do_is_refused_with_its_line(tmp_path: Path, kimi: TargetRecord, lines: str, digest: str | None, message: str) -> None:
+def test_a_prompt_file_that_will_not_do_is_refused_with_its_line(
+    tmp_path: Path, kimi: TargetRecord, lines: str, digest: str | None, message: str
+) -> None:
     path = tmp_path / "heldout.jsonl"
     path.write_text(lines)
     with pytest.raises(InputError, match=message):
         read_questions(EvaluateSection(path=str(path), draft_tokens=1, max_new_tokens=1), digest, kimi)
 
 
-def test_held_out_prompts_are_rendered_as_the_target_reads_them(tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+def test_held_out_prompts_are_rendered_as_the_target_reads_them(
+    tmp_path: Path, kimi: TargetRecord, tokenizer: Tokenizer
+) -> None:
     """SpecForge 296: trained with another template than served."""
     messages = [{"role": "user", "content": "What is 2 + 2?"}]
     path = tmp_path / "heldout.jsonl"

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
-from pipeline.artifacts import read_json
-from pipeline.tensors import load_tensors
+from pipeline.core.files import read_json
+from pipeline.core.tensors import load_tensors
 
 
 class EngineDrafter:
@@ -28,13 +28,19 @@ class EngineDrafter:
             f"{self.layer}.self_attn.qkv_proj.weight": (fused, 2 * width), f"{self.layer}.self_attn.o_proj.weight": (width, self.heads * self.head_dim),
             f"{self.layer}.mlp.gate_up_proj.weight": (2 * inner, width), f"{self.layer}.mlp.down_proj.weight": (width, inner),
         }  # fmt: skip
-        self.parameters = {name: torch.full(shape, torch.nan) for name, shape in shapes.items()}  # what no tensor fills stays nan
+        self.parameters = {
+            name: torch.full(shape, torch.nan) for name, shape in shapes.items()
+        }  # what no tensor fills stays nan
         self.hot_ids: torch.Tensor | None = None
         self.skipped: list[str] = []
 
     def load(self, tensors: dict[str, torch.Tensor]) -> None:
         """Place every tensor; names that the engine would skip without a word are kept in ``skipped``."""
-        query, key, inner = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.parameters[f"{self.layer}.mlp.gate_up_proj.weight"].shape[0] // 2
+        query, key, inner = (
+            self.heads * self.head_dim,
+            self.kv_heads * self.head_dim,
+            self.parameters[f"{self.layer}.mlp.gate_up_proj.weight"].shape[0] // 2,
+        )
         parts = {
             ".q_proj": (".qkv_proj", 0, query), ".k_proj": (".qkv_proj", query, key), ".v_proj": (".qkv_proj", query + key, key),
             ".gate_proj": (".gate_up_proj", 0, inner), ".up_proj": (".gate_up_proj", inner, inner),
@@ -53,7 +59,10 @@ class EngineDrafter:
 
     def logits(self, aux: torch.Tensor, embeds: torch.Tensor) -> torch.Tensor:
         """First draft's logits at each position of a conversation: aux [tokens, 3 * target], embeds [tokens, hidden] of the next tokens."""
-        weight = {name.removeprefix(f"{self.layer}.").removesuffix(".weight"): tensor for name, tensor in self.parameters.items()}
+        weight = {
+            name.removeprefix(f"{self.layer}.").removesuffix(".weight"): tensor
+            for name, tensor in self.parameters.items()
+        }
 
         def norm(x: torch.Tensor, name: str) -> torch.Tensor:
             return rms_norm(x, x.shape[-1:], weight[name], self.eps)
@@ -86,7 +95,14 @@ def load_as_sglang(folder: Path) -> EngineDrafter:
 def load_as_vllm(folder: Path) -> EngineDrafter:
     """vLLM: speculators' config, whose Llama fields are nested and whose own fields win; it renames `midlayer.` to `layers.0.`; `t2d` is not read."""
     config = read_json(folder / "config.json")
-    assert not any(config[flag] for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")), "other computations than the one here"
+    assert not any(config[flag] for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")), (
+        "other computations than the one here"
+    )
     drafter = EngineDrafter(config, config["transformer_layer_config"])
-    drafter.load({name.replace("midlayer.", "layers.0."): tensor for name, tensor in load_tensors(folder / "model.safetensors").items()})
+    drafter.load(
+        {
+            name.replace("midlayer.", "layers.0."): tensor
+            for name, tensor in load_tensors(folder / "model.safetensors").items()
+        }
+    )
     return drafter

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.artifacts import read_json, sha256_folder, write_json
-from pipeline.eagle3.checkpoint import assemble, save_drafter
-from pipeline.eagle3.unroll import plan_unroll, unroll
-from pipeline.errors import ArtifactError
-from pipeline.export import stage
-from pipeline.schema.target import TargetRecord
-from pipeline.tensors import load_tensors
-from tests.export.engine_loaders import EngineDrafter, load_as_sglang, load_as_vllm
+from pipeline.core.errors import ArtifactError
+from pipeline.core.files import read_json, sha256_folder, write_json
+from pipeline.core.tensors import load_tensors
+from pipeline.drafter.checkpoint import assemble, save_drafter
+from pipeline.drafter.unroll import plan_unroll, unroll
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.stages.export import stage
+from tests.stages.export.engine_loaders import EngineDrafter, load_as_sglang, load_as_vllm
 from tests.tiny import VOCAB, random_drafter, random_pack
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,13 @@ def run(folder: Path, kimi: TargetRecord, report: Any = MEASURED) -> Path:
     """Export the checkpoint that lies in ``folder``."""
     write_json(folder / "fingerprint.json", kimi)
     write_json(folder / "eval.json", report)
-    stage.run(stage.Config(), checkpoint=folder / "checkpoint", eval=folder / "eval.json", record=folder / "fingerprint.json", export=folder / "export")
+    stage.run(
+        stage.Config(),
+        checkpoint=folder / "checkpoint",
+        eval=folder / "eval.json",
+        record=folder / "fingerprint.json",
+        export=folder / "export",
+    )
     return folder / "export"
 
 
@@ -91,20 +97,29 @@ def test_an_engine_fills_every_parameter_skips_nothing_but_t2d_and_computes_our_
     assert loaded.hot_ids is not None
     assert torch.equal(loaded.hot_ids, drafter.to_target_ids(torch.arange(50)))
     hidden = next(unroll(drafter, pack.aux, plan_unroll(pack, 1, every_row=True)))
-    torch.testing.assert_close(loaded.logits(pack.aux[:-1], drafter.embed(pack.token_ids[1:])), drafter.logits(hidden), atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        loaded.logits(pack.aux[:-1], drafter.embed(pack.token_ids[1:])), drafter.logits(hidden), atol=2e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
 def test_an_export_comes_back_with_equal_logits(tmp_path: Path, kimi: TargetRecord, engine: str) -> None:
     drafter, pack = random_drafter(), random_pack([(5, 6)])
     tensors = load_tensors(export(tmp_path, kimi) / engine / "model.safetensors")
-    back = assemble(drafter.config, {name.replace("layers.0.", "midlayer."): tensor for name, tensor in tensors.items()}, drafter.embedding, engine)
+    back = assemble(
+        drafter.config,
+        {name.replace("layers.0.", "midlayer."): tensor for name, tensor in tensors.items()},
+        drafter.embedding,
+        engine,
+    )
     plan = plan_unroll(pack, 3, every_row=True)
     for mine, theirs in zip(unroll(drafter, pack.aux, plan), unroll(back, pack.aux, plan), strict=True):
         assert torch.equal(drafter.logits(mine), back.logits(theirs))
 
 
-def test_sglangs_config_has_what_its_class_reads_and_leaves_default_layers_to_the_engine(tmp_path: Path, kimi: TargetRecord) -> None:
+def test_sglangs_config_has_what_its_class_reads_and_leaves_default_layers_to_the_engine(
+    tmp_path: Path, kimi: TargetRecord
+) -> None:
     config = read_json(export(tmp_path, kimi) / "sglang" / "config.json")
     expected = {
         "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
@@ -127,24 +142,36 @@ def test_other_layers_than_the_default_are_written_in_both_places(tmp_path: Path
 
 def test_speculators_config_has_all_norm_flags_false_and_the_verifier(tmp_path: Path, kimi: TargetRecord) -> None:
     config = read_json(export(tmp_path, kimi) / "vllm" / "config.json")
-    assert [config[flag] for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")] == [False] * 4
+    assert [config[flag] for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")] == [
+        False
+    ] * 4
     assert config["architectures"] == ["Eagle3DraftModel"]
     assert config["speculators_model_type"] == "eagle3"
     assert config["eagle_aux_hidden_state_layer_ids"] == [2, 4, 5]
     assert config["transformer_layer_config"]["num_hidden_layers"] == 1
-    assert config["speculators_config"]["verifier"] == {"name_or_path": kimi.model, "architectures": ["LlamaForCausalLM"]}
+    assert config["speculators_config"]["verifier"] == {
+        "name_or_path": kimi.model,
+        "architectures": ["LlamaForCausalLM"],
+    }
     assert config["speculators_config"]["proposal_methods"][0]["speculative_tokens"] == 4
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
-def test_the_rotary_embedding_is_written_in_the_old_form_and_the_new(tmp_path: Path, kimi: TargetRecord, engine: str) -> None:
+def test_the_rotary_embedding_is_written_in_the_old_form_and_the_new(
+    tmp_path: Path, kimi: TargetRecord, engine: str
+) -> None:
     """SpecForge 270 and 742, speculators 574: a theta ignored, a scaling dropped."""
     yarn = {"rope_type": "yarn", "rope_theta": 50000.0, "factor": 64.0, "original_max_position_embeddings": 4096}
     config = read_json(export(tmp_path, kimi, rope_parameters=yarn) / engine / "config.json")
     llama = config if engine == "sglang" else config["transformer_layer_config"]
     assert llama["rope_parameters"] == yarn
     assert llama["rope_theta"] == 50000.0
-    assert llama["rope_scaling"] == {"type": "yarn", "rope_type": "yarn", "factor": 64.0, "original_max_position_embeddings": 4096}
+    assert llama["rope_scaling"] == {
+        "type": "yarn",
+        "rope_type": "yarn",
+        "factor": 64.0,
+        "original_max_position_embeddings": 4096,
+    }
     plain = read_json(export(tmp_path / "plain", kimi) / engine / "config.json")
     llama = plain if engine == "sglang" else plain["transformer_layer_config"]
     assert (llama["rope_theta"], llama["rope_scaling"]) == (10000.0, None)
@@ -172,11 +199,19 @@ def test_equal_checkpoints_give_equal_bytes(tmp_path: Path, kimi: TargetRecord) 
             lambda tensors: without(tensors, "midlayer.mlp.up_proj.weight"),
             r"does not fit its config.json: midlayer.mlp.up_proj.weight: file None, config \[48, 32\]",
         ),
-        (lambda tensors: {**tensors, "fc.weight": torch.zeros(32, 64)}, r"does not fit its config.json: fc.weight: file \[32, 64\], config \[32, 96\]"),
-        (lambda tensors: {**tensors, "norm.weight": tensors["norm.weight"] / 0}, "norm.weight is torch.float32, and must hold finite floating-point numbers"),
+        (
+            lambda tensors: {**tensors, "fc.weight": torch.zeros(32, 64)},
+            r"does not fit its config.json: fc.weight: file \[32, 64\], config \[32, 96\]",
+        ),
+        (
+            lambda tensors: {**tensors, "norm.weight": tensors["norm.weight"] / 0},
+            "norm.weight is torch.float32, and must hold finite floating-point numbers",
+        ),
     ],
 )
-def test_a_checkpoint_that_is_not_whole_is_not_exported(tmp_path: Path, kimi: TargetRecord, change: Any, said: str) -> None:
+def test_a_checkpoint_that_is_not_whole_is_not_exported(
+    tmp_path: Path, kimi: TargetRecord, change: Any, said: str
+) -> None:
     drafter = random_drafter()
     save_drafter(tmp_path / "checkpoint", drafter.config, change(drafter.state_dict()))
     with pytest.raises(ArtifactError, match=rf"model.safetensors: {said}"):

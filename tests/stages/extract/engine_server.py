@@ -18,9 +18,9 @@ from typing import Any, Self
 import orjson
 import torch
 
-from pipeline.extract.forward import pack_attention, states
-from pipeline.models import Target, open_model
-from pipeline.tensors import save_tensors
+from pipeline.core.tensors import save_tensors
+from pipeline.model.weights import Target, open_model
+from pipeline.stages.extract.forward import pack_attention, states
 from tests.waiting import PATIENCE
 
 PROBES = 4
@@ -97,8 +97,15 @@ class EngineServer:
                 "version": self.version, "disable_radix_cache": True, "enable_return_aux_hidden_states": True,
                 "return_aux_hidden_state_layer_ids": [number - 1 for number in self.layer_ids],
             }  # fmt: skip
-            own = {"/server_info": info, "/model_info": {"model_path": str(self.model), "served_model_name": "served"}, "/v1/models": models}
-        return {**{path: body if isinstance(body, bytes) else json.dumps(body).encode() for path, body in own.items()}, **self.says}
+            own = {
+                "/server_info": info,
+                "/model_info": {"model_path": str(self.model), "served_model_name": "served"},
+                "/v1/models": models,
+            }
+        return {
+            **{path: body if isinstance(body, bytes) else json.dumps(body).encode() for path, body in own.items()},
+            **self.says,
+        }
 
     def compute(self, ids: list[int]) -> tuple[torch.Tensor, int]:
         """States [tokens, states, hidden] and the token that the model writes next."""
@@ -133,7 +140,11 @@ class EngineServer:
         ids = body["prompt"] if self.kind == "vllm" else body["input_ids"]
         found, token = self.compute(ids)
         if self.kind == "sglang":
-            about = {"prompt_tokens": len(ids), "cached_tokens": 0, "hidden_states": [found.flatten(1).float().tolist()]}
+            about = {
+                "prompt_tokens": len(ids),
+                "cached_tokens": 0,
+                "hidden_states": [found.flatten(1).float().tolist()],
+            }
             return {"text": "", "output_ids": [token], "prompt_token_ids": ids, "meta_info": about}
         path = self.folder / f"cmpl-{uuid.uuid4().hex}.safetensors"
         tensors = {"hidden_states": found, "token_ids": torch.tensor(ids)}
@@ -143,7 +154,12 @@ class EngineServer:
         threading.Thread(target=self._write, args=(path, tensors, lock), daemon=True).start()
         choice = {"index": 0, "text": "", "finish_reason": "length", "prompt_token_ids": ids, "token_ids": [token]}
         usage = {"prompt_tokens": len(ids), "completion_tokens": 1}
-        return {"id": path.stem, "choices": [choice], "usage": usage, "kv_transfer_params": {"hidden_states_path": str(path)}}
+        return {
+            "id": path.stem,
+            "choices": [choice],
+            "usage": usage,
+            "kv_transfer_params": {"hidden_states_path": str(path)},
+        }
 
     def _write(self, path: Path, tensors: dict[str, torch.Tensor], lock: Any) -> None:
         if self.slow:

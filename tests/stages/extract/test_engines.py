@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.artifacts import read_model, sha256_file
-from pipeline.errors import AerieError, EngineError
-from pipeline.extract.config import EngineSection
-from pipeline.extract.engines import server as server_module
-from pipeline.models import open_ends, open_shape
-from pipeline.schema.hidden import Manifest
-from pipeline.schema.target import TargetRecord
-from pipeline.shards import HiddenStates
-from tests.extract.engine_server import EngineServer
+from pipeline.core.errors import AerieError, EngineError
+from pipeline.core.files import read_model, sha256_file
+from pipeline.formats.hidden_states import HiddenStates
+from pipeline.formats.schema.hidden import Manifest
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.weights import open_ends, open_shape
+from pipeline.stages.extract.config import EngineSection
+from pipeline.stages.extract.engines import client as server_module
+from tests.stages.extract.engine_server import EngineServer
 from tests.tiny import LAYERS, ROWS, VOCAB, WIDTH, Build, random_rows, save_target
 from tests.waiting import PATIENCE
 
@@ -57,14 +57,28 @@ def server(build: Build, tmp_path: Path, request: pytest.FixtureRequest) -> Iter
 
 
 def section(server: EngineServer, **changes: Any) -> EngineSection:
-    return EngineSection(**{"url": server.url, "folder": str(server.folder), "concurrency": 3, "attempts": 3, "max_wait": 0.01, "timeout": PATIENCE, **changes})
+    return EngineSection(
+        **{
+            "url": server.url,
+            "folder": str(server.folder),
+            "concurrency": 3,
+            "attempts": 3,
+            "max_wait": 0.01,
+            "timeout": PATIENCE,
+            **changes,
+        }
+    )
 
 
-def extract(build: Build, server: EngineServer, tmp_path: Path, rows: Any = None, name: str = "", **changes: Any) -> Path:
+def extract(
+    build: Build, server: EngineServer, tmp_path: Path, rows: Any = None, name: str = "", **changes: Any
+) -> Path:
     """Run the stage over the server; settings of the engine are given as ``engine``."""
     engine = section(server, **changes.pop("engine", {}))
     name = name or f"{tmp_path.name}-{server.kind}"
-    return build.extract(random_rows(ROWS) if rows is None else rows, name, engine, **{"backend": server.kind, **ALONE, **changes})
+    return build.extract(
+        random_rows(ROWS) if rows is None else rows, name, engine, **{"backend": server.kind, **ALONE, **changes}
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,7 +99,9 @@ def test_a_servers_states_are_those_of_the_transformers_backend_bit_for_bit_and_
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_narrow_states_come_through_exactly(build: Build, tmp_path: Path, kind: str) -> None:
-    reference = HiddenStates(build.extract(random_rows(ROWS), f"narrow-{kind}", dtype="bfloat16", compute_dtype="bfloat16", **ALONE))
+    reference = HiddenStates(
+        build.extract(random_rows(ROWS), f"narrow-{kind}", dtype="bfloat16", compute_dtype="bfloat16", **ALONE)
+    )
     with EngineServer(kind, build.model, [2, 4, 5, LAYERS], tmp_path, dtype="bfloat16") as server:
         found = HiddenStates(extract(build, server, tmp_path, dtype="bfloat16", compute_dtype="bfloat16"))
     for number in range(len(ROWS)):
@@ -142,21 +158,45 @@ def normed(states: torch.Tensor) -> torch.Tensor:
 NORMED: Any = None
 
 ANSWERS: dict[str, tuple[dict[str, Any], str]] = {
-    "other ids": ({"bend": change_id}, r"row 'long \(its first 12 tokens\)': the answer has id \d+ at position 3, \d+ was sent"),
-    "an id too few": ({"bend": lambda d: (d.get("choices", [d])[0])["prompt_token_ids"].pop()}, r"names 11 token ids, 12 were sent"),
+    "other ids": (
+        {"bend": change_id},
+        r"row 'long \(its first 12 tokens\)': the answer has id \d+ at position 3, \d+ was sent",
+    ),
+    "an id too few": (
+        {"bend": lambda d: (d.get("choices", [d])[0])["prompt_token_ids"].pop()},
+        r"names 11 token ids, 12 were sent",
+    ),
     "cached tokens": ({"bend": cached}, r"16 of 12 tokens came from the prefix cache"),
-    "too wide": ({"bend_states": lambda s: torch.cat([s, s], -1)}, r"shape \[12, (4|8), (64|32)\]; \[12, 4, 32\] is needed"),
+    "too wide": (
+        {"bend_states": lambda s: torch.cat([s, s], -1)},
+        r"shape \[12, (4|8), (64|32)\]; \[12, 4, 32\] is needed",
+    ),
     "a state too few": ({"bend_states": lambda s: s[:, 1:]}, r"shape \[12, 3, 32\]; \[12, 4, 32\] is needed"),
     "a token too few": ({"bend_states": lambda s: s[1:]}, r"shape \[11, 4, 32\].*prefix caching or chunked prefill"),
     "not a number": ({"bend_states": spoil}, r"layer 4 at token 2 is not finite"),
-    "zeros": ({"bend_states": lambda s: torch.cat([torch.zeros_like(s[:, :1]), s[:, 1:]], 1)}, r"states of layer 2 are all zero"),
+    "zeros": (
+        {"bend_states": lambda s: torch.cat([torch.zeros_like(s[:, :1]), s[:, 1:]], 1)},
+        r"states of layer 2 are all zero",
+    ),
     "normed": ({"bend_states": normed}, r"normed already"),
-    "another layer's last": ({"bend_states": lambda s: s[:, [0, 1, 2, 0]]}, r"writes token \d+, head\(norm\(state\)\) says \d+"),
-    "no states": ({"bend": lambda d: d.pop("kv_transfer_params", None) or d["meta_info"].pop("hidden_states")}, r"the answer lacks"),
+    "another layer's last": (
+        {"bend_states": lambda s: s[:, [0, 1, 2, 0]]},
+        r"writes token \d+, head\(norm\(state\)\) says \d+",
+    ),
+    "no states": (
+        {"bend": lambda d: d.pop("kv_transfer_params", None) or d["meta_info"].pop("hidden_states")},
+        r"the answer lacks",
+    ),
     "a word for a token": ({"bend": write_a_word}, r"ids\[0\] is 'x'; a whole number is needed"),
     "a word for a count": ({"bend": count_in_words}, r"cached_tokens is 'none'; a whole number is needed"),
-    "nothing for ids": ({"bend": lambda d: d.get("choices", [d])[0].update(prompt_token_ids=None)}, r"the answer says 'None' where the 12 token ids are to be"),
-    "no ids": ({"bend": lambda d: d.get("choices", [d])[0].pop("prompt_token_ids")}, r"the answer lacks 'prompt_token_ids'"),
+    "nothing for ids": (
+        {"bend": lambda d: d.get("choices", [d])[0].update(prompt_token_ids=None)},
+        r"the answer says 'None' where the 12 token ids are to be",
+    ),
+    "no ids": (
+        {"bend": lambda d: d.get("choices", [d])[0].pop("prompt_token_ids")},
+        r"the answer lacks 'prompt_token_ids'",
+    ),
 }
 
 
@@ -208,7 +248,9 @@ def test_a_server_that_is_launched_otherwise_or_serves_something_else_is_refused
         extract(build, server, tmp_path)
 
 
-def test_the_same_model_under_another_name_is_taken_when_the_config_says_so(build: Build, server: EngineServer, tmp_path: Path) -> None:
+def test_the_same_model_under_another_name_is_taken_when_the_config_says_so(
+    build: Build, server: EngineServer, tmp_path: Path
+) -> None:
     server.says = {"/v1/models": document(data=[{"id": "alias", "root": "/elsewhere", "max_model_len": 500}])}
     extract(build, server, tmp_path, engine={"model": "alias"})
     assert server.asked[0]["model"] == "alias"
@@ -221,7 +263,9 @@ def test_a_row_that_the_server_has_no_room_for_is_named(build: Build, server: En
 
 
 @pytest.mark.parametrize("named", ["/etc/passwd", "../secret.safetensors", "link/secret.safetensors", "plain.txt", ""])
-def test_a_file_outside_the_folder_is_neither_read_nor_removed(build: Build, server: EngineServer, tmp_path: Path, named: str) -> None:
+def test_a_file_outside_the_folder_is_neither_read_nor_removed(
+    build: Build, server: EngineServer, tmp_path: Path, named: str
+) -> None:
     secret = tmp_path.parent / f"{tmp_path.name}-secret"
     secret.mkdir()
     for path in (secret / "secret.safetensors", tmp_path.parent / "secret.safetensors", tmp_path / "plain.txt"):
@@ -234,12 +278,20 @@ def test_a_file_outside_the_folder_is_neither_read_nor_removed(build: Build, ser
     assert (secret / "secret.safetensors").read_bytes() == (tmp_path / "plain.txt").read_bytes() == b"secret"
 
 
-def test_a_folder_that_the_servers_machine_calls_otherwise_is_found(build: Build, server: EngineServer, tmp_path: Path) -> None:
-    server.bend = lambda d: d.update(kv_transfer_params={"hidden_states_path": f"/over/there/{Path(d['kv_transfer_params']['hidden_states_path']).name}"})
+def test_a_folder_that_the_servers_machine_calls_otherwise_is_found(
+    build: Build, server: EngineServer, tmp_path: Path
+) -> None:
+    server.bend = lambda d: d.update(
+        kv_transfer_params={
+            "hidden_states_path": f"/over/there/{Path(d['kv_transfer_params']['hidden_states_path']).name}"
+        }
+    )
     extract(build, server, tmp_path, engine={"server_folder": "/over/there"})
 
 
-def test_a_file_is_read_only_when_the_server_has_let_go_of_it_and_may_be_kept(build: Build, local: Path, server: EngineServer, tmp_path: Path) -> None:
+def test_a_file_is_read_only_when_the_server_has_let_go_of_it_and_may_be_kept(
+    build: Build, local: Path, server: EngineServer, tmp_path: Path
+) -> None:
     server.slow = 0.05
     found = extract(build, server, tmp_path, engine={"delete_files": False})
     assert sha256_file(found / "shard-00000.safetensors") == sha256_file(local / "shard-00000.safetensors")
@@ -257,7 +309,10 @@ def test_a_file_that_never_comes_is_asked_for_again_and_then_given_up(
 ) -> None:
     """By a clock that goes half a minute at each look."""
     looks = itertools.count()
-    monkeypatch.setattr("pipeline.extract.engines.vllm.time", SimpleNamespace(monotonic=lambda: 30.0 * next(looks), sleep=lambda _: None))
+    monkeypatch.setattr(
+        "pipeline.stages.extract.engines.vllm.time",
+        SimpleNamespace(monotonic=lambda: 30.0 * next(looks), sleep=lambda _: None),
+    )
     server.bend = lambda d: d.update(kv_transfer_params={"hidden_states_path": str(tmp_path / "nowhere.safetensors")})
     with pytest.raises(EngineError, match=r"no whole file .*it is not there; .*given up on row .* after 2 attempts"):
         extract(build, server, tmp_path, engine={"attempts": 2})
@@ -270,8 +325,12 @@ def test_another_dtype_than_the_config_says_is_refused(build: Build, server: Eng
         extract(build, server, tmp_path, compute_dtype="bfloat16")
 
 
-@pytest.mark.parametrize(("served", "wanted"), [("bfloat16", "float32"), ("float16", "float32"), ("float32", "bfloat16")])
-def test_the_type_that_sglangs_numbers_were_computed_in_is_told_by_rounding(build: Build, tmp_path: Path, served: str, wanted: str) -> None:
+@pytest.mark.parametrize(
+    ("served", "wanted"), [("bfloat16", "float32"), ("float16", "float32"), ("float32", "bfloat16")]
+)
+def test_the_type_that_sglangs_numbers_were_computed_in_is_told_by_rounding(
+    build: Build, tmp_path: Path, served: str, wanted: str
+) -> None:
     told = pytest.raises(EngineError, match=rf"states are torch.{served}, extract.compute_dtype is torch.{wanted}")
     with EngineServer("sglang", build.model, [2, 4, 5, LAYERS], tmp_path, dtype=served) as server, told:
         extract(build, server, tmp_path, compute_dtype=wanted)
@@ -283,7 +342,9 @@ def test_a_server_that_is_not_there_is_named_at_once(build: Build, tmp_path: Pat
         build.extract(random_rows(ROWS), "gone", engine, backend="vllm")
 
 
-def test_an_overloaded_server_is_asked_again_and_a_refusal_is_final(build: Build, local: Path, server: EngineServer, tmp_path: Path) -> None:
+def test_an_overloaded_server_is_asked_again_and_a_refusal_is_final(
+    build: Build, local: Path, server: EngineServer, tmp_path: Path
+) -> None:
     server.status = lambda nth: {1: 503, 3: 429, 7: 0}.get(nth, 200)
     found = extract(build, server, tmp_path)
     assert sha256_file(found / "shard-00000.safetensors") == sha256_file(local / "shard-00000.safetensors")
@@ -295,7 +356,9 @@ def test_an_overloaded_server_is_asked_again_and_a_refusal_is_final(build: Build
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_that_dies_leaves_what_is_done_and_the_next_run_goes_on_from_there(build: Build, server: EngineServer, tmp_path: Path, kind: str) -> None:
+def test_a_server_that_dies_leaves_what_is_done_and_the_next_run_goes_on_from_there(
+    build: Build, server: EngineServer, tmp_path: Path, kind: str
+) -> None:
     rows = random_rows([(f"row-{number}", 5, 20) for number in range(12)])
     settings: dict[str, Any] = {"tokens_per_batch": 50, "shard_bytes": 50 * WIDTH * 16, "rows": rows}
     whole = extract(build, server, tmp_path, name=f"whole-{kind}", **settings)
@@ -310,7 +373,9 @@ def test_a_server_that_dies_leaves_what_is_done_and_the_next_run_goes_on_from_th
     server.asked.clear()
     server.status = lambda nth: 200
     resumed = extract(build, server, tmp_path, name=name, **settings)
-    assert {path.name: sha256_file(path) for path in resumed.iterdir()} == {path.name: sha256_file(path) for path in whole.iterdir()}
+    assert {path.name: sha256_file(path) for path in resumed.iterdir()} == {
+        path.name: sha256_file(path) for path in whole.iterdir()
+    }
     assert {name: (resumed / name).stat().st_mtime_ns for name in kept} == kept
     assert len(server.asked) < 4 + len(rows)
 
@@ -341,9 +406,17 @@ def test_a_server_that_comes_back_as_another_is_refused(build: Build, server: En
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_are_asked_for_together_but_never_more_than_the_config_allows(build: Build, server: EngineServer, tmp_path: Path, kind: str) -> None:
+def test_rows_are_asked_for_together_but_never_more_than_the_config_allows(
+    build: Build, server: EngineServer, tmp_path: Path, kind: str
+) -> None:
     server.together = 3
-    extract(build, server, tmp_path, random_rows([(f"row-{number}", 2, 3) for number in range(12)]), engine={"concurrency": 3})
+    extract(
+        build,
+        server,
+        tmp_path,
+        random_rows([(f"row-{number}", 2, 3) for number in range(12)]),
+        engine={"concurrency": 3},
+    )
     assert server.most_in_flight == 3
 
 
@@ -359,5 +432,8 @@ def test_a_key_is_sent_from_the_environment_and_a_missing_one_is_named(
 
 def test_weights_of_another_seed_than_the_servers_are_refused(build: Build, tmp_path: Path, kimi: TargetRecord) -> None:
     other = save_target(tmp_path / "other", seed=5)
-    with EngineServer("vllm", other, [2, 4, 5, LAYERS], tmp_path) as server, pytest.raises(EngineError, match="other weights, another layer"):
+    with (
+        EngineServer("vllm", other, [2, 4, 5, LAYERS], tmp_path) as server,
+        pytest.raises(EngineError, match="other weights, another layer"),
+    ):
         extract(build, server, tmp_path, engine={"model": str(other)})

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts import sha256_folder
-from pipeline.extract import local
-from pipeline.extract.forward import states
-from pipeline.schema.target import TargetRecord
+from pipeline.core.files import sha256_folder
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.stages.extract import local
+from pipeline.stages.extract.forward import states
 from tests.tiny import Build, random_rows
 
 pytestmark = pytest.mark.slow
@@ -91,7 +91,7 @@ def test_what_a_killed_run_had_finished_is_taken_even_when_the_rows_changed_afte
 
     rows = random_rows(SHAPES)
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("pipeline.extract.stage.write_batches", killed)
+        patched.setattr("pipeline.stages.extract.stage.write_batches", killed)
         build.extract(rows, **SETTINGS)
     whole = sum(computed)
     computed.clear()

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import ConfigError, DiskError, InputError
-from pipeline.extract.plan import MOST_PADDING, Row, Selection, batches, bytes_per_token, select, shards
-from pipeline.extract.writer import check_space
-from pipeline.models import auxiliary_layers
-from pipeline.schema.tokens import SCHEMA
+from pipeline.core.errors import ConfigError, DiskError, InputError
+from pipeline.formats.schema.tokens import SCHEMA
+from pipeline.model.weights import auxiliary_layers
+from pipeline.stages.extract.plan import MOST_PADDING, Row, Selection, batches, bytes_per_token, select, shards
+from pipeline.stages.extract.writer import check_space
 from tests.tiny import VOCAB, extract_settings, random_rows, token_row
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,9 @@ def rows_of(lengths: list[int]) -> list[Row]:
 
 @settings(deadline=None, max_examples=50)
 @given(LENGTHS, st.integers(1, 300), st.booleans())
-def test_each_row_is_in_exactly_one_batch_and_batches_keep_their_size(lengths: list[int], tokens: int, padded: bool) -> None:
+def test_each_row_is_in_exactly_one_batch_and_batches_keep_their_size(
+    lengths: list[int], tokens: int, padded: bool
+) -> None:
     rows = rows_of(lengths)
     planned = list(batches(rows, tokens, padded=padded))
     assert sorted(number for batch in planned for number in batch) == list(range(len(rows)))
@@ -63,7 +65,9 @@ SHAPES = [(str(number), 1, 19 + number * 37 % 981) for number in range(1200)]
 def changed_share(before: list[Row], after: list[Row], *, padded: bool) -> float:
     """Share of the tokens that lie in batches which there were not before."""
     known = {tuple(before[n].checksum for n in batch) for batch in batches(before, 2048, padded=padded)}
-    new = [batch for batch in batches(after, 2048, padded=padded) if tuple(after[n].checksum for n in batch) not in known]
+    new = [
+        batch for batch in batches(after, 2048, padded=padded) if tuple(after[n].checksum for n in batch) not in known
+    ]
     return sum(len(after[n].token_ids) for batch in new for n in batch) / sum(len(row.token_ids) for row in after)
 
 
@@ -71,7 +75,9 @@ def changed_share(before: list[Row], after: list[Row], *, padded: bool) -> float
 def test_rows_added_at_the_end_or_at_one_place_change_the_batches_there_and_no_others(padded: bool) -> None:
     rows = chosen_of(random_rows(SHAPES), max_length=1000).rows
     new = chosen_of(random_rows([(f"new-{n}", 1, 200 + 60 * n) for n in range(12)], seed=9), max_length=1000).rows
-    most = 0.03 if not padded else 0.2  # 1 % are new; a padded batch takes its rows from a neighbourhood of 32 batches, of 400 in all
+    most = (
+        0.03 if not padded else 0.2
+    )  # 1 % are new; a padded batch takes its rows from a neighbourhood of 32 batches, of 400 in all
     for place in (0, 1, 500, len(rows)):
         assert 0.01 < changed_share(rows, [*rows[:place], *new, *rows[place:]], padded=padded) < most
         assert changed_share(rows, [*rows[:place], *rows[place + 12 :]], padded=padded) < most
@@ -111,7 +117,9 @@ def test_an_id_that_comes_twice_is_refused() -> None:
         chosen_of([token_row("z", [1], [2]), token_row("z", [1], [3])])
 
 
-@pytest.mark.parametrize(("layers", "expected"), [(32, [2, 16, 29]), (36, [2, 18, 33]), (61, [2, 30, 58]), (7, [2, 3, 4])])
+@pytest.mark.parametrize(
+    ("layers", "expected"), [(32, [2, 16, 29]), (36, [2, 18, 33]), (61, [2, 30, 58]), (7, [2, 3, 4])]
+)
 def test_default_layers_are_those_of_the_engines(layers: int, expected: list[int]) -> None:
     assert auxiliary_layers(None, layers) == expected
 
@@ -137,5 +145,8 @@ def test_a_7168_wide_model_needs_57_kilobytes_a_token_in_bfloat16_and_half_in_fl
 
 
 def test_disk_full_at_1_17_gb_a_sample_is_foreseen_before_the_first_forward_pass(tmp_path: Path) -> None:
-    with pytest.raises(DiskError, match=r"need 57,344,000,000,000,000 bytes more \(1,000,000,000,000 tokens of 57,344 bytes\), [\d,]+ are free"):
+    with pytest.raises(
+        DiskError,
+        match=r"need 57,344,000,000,000,000 bytes more \(1,000,000,000,000 tokens of 57,344 bytes\), [\d,]+ are free",
+    ):
         check_space(tmp_path, 57_344 * 10**12, 10**12, 57_344)

@@ -14,20 +14,20 @@ import pytest
 import torch
 import transformers
 
-from pipeline.artifacts import read_json, read_model, sha256_folder, write_json
-from pipeline.errors import AerieError, ArtifactError, ConfigError, InputError
-from pipeline.extract import stage
-from pipeline.extract.forward import can_pack, check_teacher, pack_attention, states
-from pipeline.extract.local import LocalBackend
-from pipeline.extract.plan import Row, ShardPlan, select
-from pipeline.extract.writer import ShardWriter
-from pipeline.lossmask import weights_of
-from pipeline.models import Target, capturing, find_source, open_ends, open_model, open_shape
-from pipeline.schema.hidden import Manifest, Stamp
-from pipeline.schema.target import TargetRecord
-from pipeline.schema.tokens import SCHEMA
-from pipeline.shards import HiddenStates
-from pipeline.tensors import load_tensors, save_tensors
+from pipeline.core.errors import AerieError, ArtifactError, ConfigError, InputError
+from pipeline.core.files import read_json, read_model, sha256_folder, write_json
+from pipeline.core.tensors import load_tensors, save_tensors
+from pipeline.formats.hidden_states import HiddenStates
+from pipeline.formats.loss_mask import weights_of
+from pipeline.formats.schema.hidden import Manifest, Stamp
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.formats.schema.tokens import SCHEMA
+from pipeline.model.weights import Target, capturing, find_source, open_ends, open_model, open_shape
+from pipeline.stages.extract import stage
+from pipeline.stages.extract.forward import can_pack, check_teacher, pack_attention, states
+from pipeline.stages.extract.local import LocalBackend
+from pipeline.stages.extract.plan import Row, ShardPlan, select
+from pipeline.stages.extract.writer import ShardWriter
 from tests.conftest import ROOT
 from tests.tiny import LAYERS, ROWS, VOCAB, WIDTH, Build, extract_settings, random_rows, save_target
 from tests.waiting import until
@@ -59,12 +59,16 @@ def test_stored_states_are_the_layers_inputs_as_transformers_numbers_them(build:
         torch.testing.assert_close(row.aux, torch.cat([hidden[k][0] for k in (2, 4, 5)], -1), **CLOSE)
 
 
-def test_the_head_on_the_normed_last_state_is_the_models_own_logits_so_the_teacher_is_on_the_right_side_of_the_norm(build: Build, stored: HiddenStates) -> None:
+def test_the_head_on_the_normed_last_state_is_the_models_own_logits_so_the_teacher_is_on_the_right_side_of_the_norm(
+    build: Build, stored: HiddenStates
+) -> None:
     target = open_model(build.model, dtype="float32", device="cpu")
     row = stored[0]
     logits = reference(build, row.token_ids).logits[0]
     torch.testing.assert_close(target.head(target.norm(row.last)), logits, **CLOSE)
-    assert (target.head(row.last).argmax(-1) == logits.argmax(-1)).float().mean() < 0.99  # the wrong side would be noticed
+    assert (
+        target.head(row.last).argmax(-1) == logits.argmax(-1)
+    ).float().mean() < 0.99  # the wrong side would be noticed
     assert (target.head(target.norm(target.norm(row.last))).sub(logits)).abs().max() > 0.01
 
 
@@ -102,17 +106,23 @@ def test_one_row_alone_many_together_and_a_repeated_call_give_the_same_states(bu
             torch.testing.assert_close(together[part], torch.cat([single[part] for single in alone]), **CLOSE)
 
 
-def test_rows_are_found_by_id_in_the_order_of_the_input_with_their_own_ids_and_prompt_length(stored: HiddenStates) -> None:
+def test_rows_are_found_by_id_in_the_order_of_the_input_with_their_own_ids_and_prompt_length(
+    stored: HiddenStates,
+) -> None:
     assert [row.id for row in stored.index] == [name for name, _, _ in ROWS]
     for number, raw in enumerate(random_rows(ROWS)):
         row = stored[stored.by_id[raw["id"]]]
         assert row.token_ids.tolist() == raw["prompt_ids"] + raw["completion_ids"]
         assert row.prompt_length == len(raw["prompt_ids"])
-        assert stored.loss_weights(number, weights_of("completion+tools")).tolist() == [0] * len(raw["prompt_ids"]) + [1] * len(raw["completion_ids"])
+        assert stored.loss_weights(number, weights_of("completion+tools")).tolist() == [0] * len(raw["prompt_ids"]) + [
+            1
+        ] * len(raw["completion_ids"])
         assert stored.token_ids(number).tolist() == row.token_ids.tolist()
 
 
-def test_the_manifest_names_convention_layers_and_modules_and_the_stamp_counts(build: Build, stored: HiddenStates) -> None:
+def test_the_manifest_names_convention_layers_and_modules_and_the_stamp_counts(
+    build: Build, stored: HiddenStates
+) -> None:
     assert stored.manifest == Manifest(
         layer_ids=[2, 4, 5], layer_names=["model.layers.2", "model.layers.4", "model.layers.5"], norm_name="model.norm", num_layers=LAYERS, hidden_size=WIDTH,
         dtype="float32", vocab_size=VOCAB, target_sha256=find_source(build.model).sha256, backend="transformers",
@@ -120,7 +130,11 @@ def test_the_manifest_names_convention_layers_and_modules_and_the_stamp_counts(b
     )  # fmt: skip
     stamp = read_model(build.stamps / "data.json", Stamp)
     supervised = sum(completion for _, _, completion in ROWS)
-    assert (stamp.rows, stamp.tokens, stamp.supervised_tokens) == (len(ROWS), sum(p + c for _, p, c in ROWS), supervised)
+    assert (stamp.rows, stamp.tokens, stamp.supervised_tokens) == (
+        len(ROWS),
+        sum(p + c for _, p, c in ROWS),
+        supervised,
+    )
     assert stamp.sha256 == sha256_folder(build.hidden())
 
 
@@ -152,7 +166,7 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(build: B
     whole = sha256_folder(build.extract(rows, "whole", **settings))
     partial = build.hidden("killed").with_name(".hidden.partial")
     script = (
-        "import sys, time; from pathlib import Path; from pipeline.extract import stage; from pipeline.extract.local import LocalBackend\n"
+        "import sys, time; from pathlib import Path; from pipeline.stages.extract import stage; from pipeline.stages.extract.local import LocalBackend\n"
         "from tests.tiny import extract_settings\n"
         "b, settings, partial, compute = Path(sys.argv[1]), eval(sys.argv[2]), Path(sys.argv[3]), LocalBackend.states\n"
         "def ends_by_a_kill_only(backend, batches):\n"
@@ -163,7 +177,11 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(build: B
         "stage.run(stage.Config(extract=extract_settings(**settings)), accepted=b/'whole/accepted.parquet', verdict=b/'gate.json', record=b/'fingerprint.json',\n"
         "          model=b/'model', hidden=b/'killed/hidden', stamp=b/'extracted/killed.json')\n"
     )
-    run = subprocess.Popen([sys.executable, "-c", script, str(build.folder), repr(settings), str(partial)], cwd=ROOT, stdout=subprocess.DEVNULL)
+    run = subprocess.Popen(
+        [sys.executable, "-c", script, str(build.folder), repr(settings), str(partial)],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+    )
     until(lambda: run.poll() is not None or len(list(partial.glob("shard-*"))) >= 3)
     os.kill(run.pid, signal.SIGKILL)
     assert run.wait() == -signal.SIGKILL
@@ -175,13 +193,15 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(build: B
     assert {name: (resumed / name).stat().st_mtime_ns for name in kept} == kept  # not computed again
 
 
-def test_a_file_that_a_killed_run_had_begun_is_no_part_of_the_artifact(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_a_killed_run_had_begun_is_no_part_of_the_artifact(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def killed(*_arguments: object) -> None:
         raise KeyboardInterrupt
 
     rows = random_rows(ROWS)
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("pipeline.extract.stage.write_batches", killed)
+        patched.setattr("pipeline.stages.extract.stage.write_batches", killed)
         build.extract(rows, "begun")
     (build.hidden("begun").with_name(".hidden.partial") / ".shard-00000.safetensors.1.partial").write_bytes(b"half")
     assert sha256_folder(build.extract(rows, "begun")) == sha256_folder(build.extract(rows, "begun whole"))
@@ -218,7 +238,7 @@ def test_half_made_work_is_taken_up_by_the_same_code_only(build: Build, monkeypa
     rows = random_rows(ROWS)
     compute, asked = LocalBackend.states, list[Any]()
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("pipeline.extract.stage.write_batches", killed)
+        patched.setattr("pipeline.stages.extract.stage.write_batches", killed)
         build.extract(rows, "by code")
     partial = build.hidden("by code").with_name(".hidden.partial")
     copied = shutil.copytree(partial, build.hidden("by new code").with_name(".hidden.partial"))
@@ -226,12 +246,14 @@ def test_half_made_work_is_taken_up_by_the_same_code_only(build: Build, monkeypa
     monkeypatch.setattr(LocalBackend, "states", watched)
     build.extract(rows, "by code")
     assert not asked
-    monkeypatch.setattr("pipeline.extract.stage.code_digest", lambda stage, notes: b"of edited code")
+    monkeypatch.setattr("pipeline.stages.extract.stage.code_digest", lambda stage, notes: b"of edited code")
     build.extract(rows, "by new code")
     assert asked
 
 
-def test_weights_of_another_vocabulary_than_the_target_record_are_refused(build: Build, kimi: TargetRecord, tmp_path: Path) -> None:
+def test_weights_of_another_vocabulary_than_the_target_record_are_refused(
+    build: Build, kimi: TargetRecord, tmp_path: Path
+) -> None:
     other = Build(tmp_path, kimi)
     save_target(other.model, vocab_size=301)
     with pytest.raises(InputError, match=r"vocabulary of 301; .* says 300"):
@@ -259,24 +281,43 @@ def families() -> dict[str, Any]:
         "max_position_embeddings": 256, "initializer_range": 0.3,
     }  # fmt: skip
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
-    vision = t.CLIPVisionConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4, projection_dim=16)
+    vision = t.CLIPVisionConfig(
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        image_size=8,
+        patch_size=4,
+        projection_dim=16,
+    )
     text = t.LlamaConfig(**common)
     return {
         "dense with windows": (t.MistralForCausalLM, t.MistralConfig(**common, sliding_window=8)),
         "dense": (t.Qwen3ForCausalLM, t.Qwen3Config(**common, head_dim=8)),
         "mixture of experts": (t.Qwen3MoeForCausalLM, t.Qwen3MoeConfig(**common, **experts)),
-        "another head's name": (t.GPTNeoXForCausalLM, t.GPTNeoXConfig(**{name: size for name, size in common.items() if name != "num_key_value_heads"})),
-        "multimodal": (t.LlavaForConditionalGeneration, t.LlavaConfig(vision_config=vision, text_config=text, image_token_index=VOCAB - 1)),
+        "another head's name": (
+            t.GPTNeoXForCausalLM,
+            t.GPTNeoXConfig(**{name: size for name, size in common.items() if name != "num_key_value_heads"}),
+        ),
+        "multimodal": (
+            t.LlavaForConditionalGeneration,
+            t.LlavaConfig(vision_config=vision, text_config=text, image_token_index=VOCAB - 1),
+        ),
     }
 
 
-@pytest.mark.parametrize("family", ["dense with windows", "dense", "another head's name", "mixture of experts", "multimodal"])
+@pytest.mark.parametrize(
+    "family", ["dense with windows", "dense", "another head's name", "mixture of experts", "multimodal"]
+)
 def test_each_architecture_gives_the_states_that_transformers_gives(tmp_path: Path, family: str) -> None:
     kind, config = families()[family]
     torch.manual_seed(0)
     kind(config).save_pretrained(tmp_path)
     target = open_model(tmp_path, dtype="float32", device="cpu")
-    rows = [torch.tensor(row["prompt_ids"] + row["completion_ids"], dtype=torch.int32) for row in random_rows(ROWS, VOCAB - 1)]
+    rows = [
+        torch.tensor(row["prompt_ids"] + row["completion_ids"], dtype=torch.int32)
+        for row in random_rows(ROWS, VOCAB - 1)
+    ]
     with torch.inference_mode():
         expected = [target.model(row.long()[None], output_hidden_states=True).hidden_states for row in rows]
     packed = can_pack(target)
@@ -290,7 +331,12 @@ def test_each_architecture_gives_the_states_that_transformers_gives(tmp_path: Pa
     ends, shape = open_ends(tmp_path), open_shape(find_source(tmp_path))
     assert torch.equal(ends.head, target.head.weight)
     assert torch.equal(ends.teacher_hidden(aux[:, :32]), target.norm(aux[:, :32]))
-    assert (shape.layer_names, shape.norm_name, shape.vocab_size, shape.hidden_size) == (target.layer_names, target.norm_name, VOCAB, 32)
+    assert (shape.layer_names, shape.norm_name, shape.vocab_size, shape.hidden_size) == (
+        target.layer_names,
+        target.norm_name,
+        VOCAB,
+        32,
+    )
 
 
 def test_a_model_that_is_spread_over_devices_gives_the_same_states(build: Build, stored: HiddenStates) -> None:
@@ -307,7 +353,14 @@ def test_a_target_whose_logits_are_not_the_head_of_the_normed_state_is_refused(t
     import transformers as t
 
     torch.manual_seed(0)
-    config = t.LlamaConfig(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=7, num_attention_heads=4, num_key_value_heads=4)
+    config = t.LlamaConfig(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=7,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+    )
     model = t.LlamaForCausalLM(config)
     model.lm_head.register_forward_hook(lambda _module, _args, out: 30 * torch.tanh(out / 30 * 4))
     target = Target(model, find_source(save_target(tmp_path)))
@@ -320,10 +373,15 @@ def test_a_head_that_a_drafter_cannot_have_is_refused_before_anything_is_compute
     model = families()["dense"][0](families()["dense"][1])
     source = find_source(save_target(tmp_path))
     model.lm_head = torch.nn.Linear(32, VOCAB)
-    with pytest.raises(InputError, match=r"the output head of Qwen3ForCausalLM \(Linear\) has a bias; a drafter's has none"):
+    with pytest.raises(
+        InputError, match=r"the output head of Qwen3ForCausalLM \(Linear\) has a bias; a drafter's has none"
+    ):
         Target(model, source)
     model.lm_head = torch.nn.Identity()
-    with pytest.raises(InputError, match=r"no output head in Qwen3ForCausalLM: its get_output_embeddings\(\) gives Identity, .* it has \['model', 'lm_head'\]"):
+    with pytest.raises(
+        InputError,
+        match=r"no output head in Qwen3ForCausalLM: its get_output_embeddings\(\) gives Identity, .* it has \['model', 'lm_head'\]",
+    ):
         Target(model, source)
 
 
@@ -343,13 +401,22 @@ def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path: Path, name: s
 def test_a_checkpoint_without_some_weights_or_with_others_is_refused_and_never_filled_at_random(tmp_path: Path) -> None:
     folder = save_target(tmp_path)
     tensors = load_tensors(folder / "model.safetensors")
-    save_tensors(folder / "model.safetensors", {name: tensor for name, tensor in tensors.items() if ".3.mlp" not in name}, {"format": "pt"})
-    with pytest.raises(ArtifactError, match=r"lacks 3 weights that its config.json needs, first model.layers.3.mlp.down_proj.weight, "):
+    save_tensors(
+        folder / "model.safetensors",
+        {name: tensor for name, tensor in tensors.items() if ".3.mlp" not in name},
+        {"format": "pt"},
+    )
+    with pytest.raises(
+        ArtifactError, match=r"lacks 3 weights that its config.json needs, first model.layers.3.mlp.down_proj.weight, "
+    ):
         open_model(folder, dtype="float32", device="cpu")
     write_json(folder / "config.json", {**read_json(folder / "config.json"), "hidden_size": 40})
     with pytest.raises(ArtifactError, match="transformers cannot load this model"):
         open_model(folder, dtype="float32", device="cpu")
-    with pytest.raises(ArtifactError, match=r"model.embed_tokens.weight has shape \[300, 32\]; by the target's config.json it has \[300, 40\]"):
+    with pytest.raises(
+        ArtifactError,
+        match=r"model.embed_tokens.weight has shape \[300, 32\]; by the target's config.json it has \[300, 40\]",
+    ):
         open_ends(folder)
 
 
@@ -370,13 +437,21 @@ def test_a_file_that_the_checkpoints_index_names_and_is_not_there_is_named(tmp_p
     [
         (9, "cut", "extract: 4 of 6 accepted rows; 2 cut to max_length, 9 tokens; left out: 2 no_supervised_tokens"),
         (9, "leave_out", "extract: 2 of 6 accepted rows; left out: 4 longer_than_max_length"),
-        (2, "cut", "extract: 0 of 6 accepted rows; left out: 6 no_supervised_tokens; none is left: raise extract.max_length, which is 2"),
+        (
+            2,
+            "cut",
+            "extract: 0 of 6 accepted rows; left out: 6 no_supervised_tokens; none is left: raise extract.max_length, which is 2",
+        ),
         (512, "cut", "extract: 6 of 6 accepted rows\n"),
     ],
 )
-def test_rows_that_are_cut_or_left_out_are_told_and_counted(capsys: pytest.CaptureFixture[str], most: int, on_long: str, said: str) -> None:
+def test_rows_that_are_cut_or_left_out_are_told_and_counted(
+    capsys: pytest.CaptureFixture[str], most: int, on_long: str, said: str
+) -> None:
     settings = extract_settings(max_length=most, on_long=on_long)
-    selection = select(Path("accepted"), [pa.RecordBatch.from_pylist(random_rows(ROWS), schema=SCHEMA)], settings, VOCAB)
+    selection = select(
+        Path("accepted"), [pa.RecordBatch.from_pylist(random_rows(ROWS), schema=SCHEMA)], settings, VOCAB
+    )
     stage._say(selection, settings)
     assert said in capsys.readouterr().out
 
@@ -397,10 +472,15 @@ def test_settings_have_no_unknown_backend() -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["aux", "last"])
-def test_states_that_are_no_finite_numbers_are_never_stored(tmp_path: Path, name: str, dtype: Any, value: float, said: str) -> None:
+def test_states_that_are_no_finite_numbers_are_never_stored(
+    tmp_path: Path, name: str, dtype: Any, value: float, said: str
+) -> None:
     rows = [Row("first", torch.arange(3, dtype=torch.int32), 1), Row("second", torch.arange(4, dtype=torch.int32), 1)]
     states = {"aux": torch.ones(7, 6), "last": torch.ones(7, 2)}
     states[name][5, 1] = value
-    with pytest.raises(ConfigError, match=rf"row 'second': the state '{name}' of token 2 {said}"), ShardWriter(tmp_path, rows, dtype) as writer:
+    with (
+        pytest.raises(ConfigError, match=rf"row 'second': the state '{name}' of token 2 {said}"),
+        ShardWriter(tmp_path, rows, dtype) as writer,
+    ):
         writer.add([0, 1], states["aux"], states["last"], ShardPlan("shard-00000.safetensors", [[0, 1]], 7))
     assert not list(tmp_path.iterdir())

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.artifacts import write_json
-from pipeline.errors import ArtifactError, GateError
-from pipeline.gate.stage import Config, run
+from pipeline.core.errors import ArtifactError, GateError
+from pipeline.core.files import write_json
+from pipeline.stages.gate.stage import Config, run
 
 
 def summary(folder: Path, verdict: str, reasons: list[str]) -> Path:
@@ -23,7 +23,9 @@ def test_go_is_written_down(tmp_path: Path) -> None:
 
 def test_no_go_stops_with_exit_code_1_and_names_dataset_reasons_and_report(tmp_path: Path) -> None:
     path = summary(tmp_path, "no-go", ["3 rows are left for training; gate.min_accepted is 20"])
-    with pytest.raises(GateError, match=r"audit of code says no-go:\n  3 rows are left.*\nRead .*report.html") as caught:
+    with pytest.raises(
+        GateError, match=r"audit of code says no-go:\n  3 rows are left.*\nRead .*report.html"
+    ) as caught:
         run(Config(), summary=path, verdict=tmp_path / "gate.json")
     assert caught.value.exit_code == 1
     assert not (tmp_path / "gate.json").exists()

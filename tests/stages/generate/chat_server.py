@@ -46,9 +46,19 @@ class Answer:
 
 
 def completion(
-    text: str = "Seven.", *, provider: str | None = "Alpha", model: str = "m", prompt_tokens: int = 10, tokens: int = 5, cost: float | None = 0.00002
+    text: str = "Seven.",
+    *,
+    provider: str | None = "Alpha",
+    model: str = "m",
+    prompt_tokens: int = 10,
+    tokens: int = 5,
+    cost: float | None = 0.00002,
 ) -> dict[str, Any]:
-    usage: dict[str, Any] = {"prompt_tokens": prompt_tokens, "completion_tokens": tokens, "total_tokens": prompt_tokens + tokens}
+    usage: dict[str, Any] = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": tokens,
+        "total_tokens": prompt_tokens + tokens,
+    }
     if cost is not None:
         usage["cost"] = cost
     message = {"role": "assistant", "content": text, "reasoning": "Count."}
@@ -69,8 +79,15 @@ def good(text: str = "Seven.", *, delay: float = 0.0, **changes: Any) -> Answer:
     return Answer(body=json.dumps(document).encode(), delay=delay, billed=document["usage"].get("cost") or 0.0)
 
 
-def error(status: int, message: str = "no", *, headers: dict[str, str] | None = None, billed: float = 0.0, **metadata: Any) -> Answer:
-    return Answer(status, headers or {}, json.dumps({"error": {"code": status, "message": message, "metadata": metadata}}).encode(), billed=billed)
+def error(
+    status: int, message: str = "no", *, headers: dict[str, str] | None = None, billed: float = 0.0, **metadata: Any
+) -> Answer:
+    return Answer(
+        status,
+        headers or {},
+        json.dumps({"error": {"code": status, "message": message, "metadata": metadata}}).encode(),
+        billed=billed,
+    )
 
 
 Script = Callable[[str, int], Answer]
@@ -160,9 +177,15 @@ class ChatServer:
     async def _list(self, first: str, writer: asyncio.StreamWriter) -> None:
         if "/generation?id=" in first:
             bill = self.generations.get(first.split("id=")[1].split(" ")[0])
-            document, found = json.dumps({"data": bill} if bill else {"error": {"code": 404}}).encode(), bill is not None
+            document, found = (
+                json.dumps({"data": bill} if bill else {"error": {"code": 404}}).encode(),
+                bill is not None,
+            )
         else:
-            document, found = json.dumps({"data": {"id": "m", "endpoints": self.endpoints}}).encode(), "/endpoints" in first and self.lists_endpoints
+            document, found = (
+                json.dumps({"data": {"id": "m", "endpoints": self.endpoints}}).encode(),
+                "/endpoints" in first and self.lists_endpoints,
+            )
         status = "200 OK" if found else "404 Not Found"
         writer.write(f"HTTP/1.1 {status}\r\ncontent-length: {len(document)}\r\n\r\n".encode() + document)
         await writer.drain()
@@ -189,7 +212,9 @@ class ChatServer:
                 await writer.drain()
                 await asyncio.sleep(0.1)
         length = len(answer.body) + sum(map(len, answer.before))
-        writer.write(f"HTTP/1.1 {answer.status} X\r\ncontent-type: application/json\r\n{extra}content-length: {length}\r\n\r\n".encode())
+        writer.write(
+            f"HTTP/1.1 {answer.status} X\r\ncontent-type: application/json\r\n{extra}content-length: {length}\r\n\r\n".encode()
+        )
         for piece in answer.before:
             writer.write(piece)
             await writer.drain()

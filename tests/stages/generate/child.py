@@ -1,11 +1,11 @@
-"""Runs the stage in a process of its own, so that a test can kill it: `python -m tests.generate.child FOLDER URL CONCURRENCY DATASET [CONFIG]`."""
+"""Runs the stage in a process of its own, so that a test can kill it: `python -m tests.stages.generate.child FOLDER URL CONCURRENCY DATASET [CONFIG]`."""
 
 import json
 import sys
 from pathlib import Path
 
-from pipeline.generate.stage import Config, run
-from pipeline.runner import follow_parent, guarded
+from pipeline.core.process.runner import follow_parent, guarded
+from pipeline.stages.generate.stage import Config, run
 
 
 def run_in(build: Path, config: Config) -> None:
@@ -26,9 +26,21 @@ def run_in(build: Path, config: Config) -> None:
 def main() -> int:
     folder, url, concurrency, dataset = sys.argv[1:5]
     changes = json.loads(sys.argv[5]) if len(sys.argv) > 5 else {}
-    provider = {"kind": "openrouter", "base_url": url, "model": "m", "concurrency": int(concurrency), **changes.get("provider", {})}
+    provider = {
+        "kind": "openrouter",
+        "base_url": url,
+        "model": "m",
+        "concurrency": int(concurrency),
+        **changes.get("provider", {}),
+    }
     sampling = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 100, "seed": 0}
-    section = {"sampling": sampling, "send_tools": False, "dataset_budget": changes.get("budget", {}), "budget": {}, "provider": provider}
+    section = {
+        "sampling": sampling,
+        "send_tools": False,
+        "dataset_budget": changes.get("budget", {}),
+        "budget": {},
+        "provider": provider,
+    }
     config = Config.model_validate(section)
     follow_parent()
     return guarded(lambda: run_in(Path(folder) / "build" / dataset, config))

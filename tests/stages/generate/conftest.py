@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.generate import ledger
-from pipeline.generate.stage import Config
-from pipeline.schema.responses import ResponseRow
-from tests.generate.chat_server import ChatServer
-from tests.generate.child import run_in
+from pipeline.formats.schema.responses import ResponseRow
+from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.stage import Config
+from tests.stages.generate.chat_server import ChatServer
+from tests.stages.generate.child import run_in
 
 
 @dataclass
@@ -30,10 +30,23 @@ class Bench:
 
     def config(self) -> Config:
         retry = {"base": 0.01, "max_wait": 0.05, **self.provider.get("retry", {})}
-        provider = {"kind": "openrouter", "base_url": self.server.url, "model": "m", "concurrency": 4, **self.provider, "retry": retry}
+        provider = {
+            "kind": "openrouter",
+            "base_url": self.server.url,
+            "model": "m",
+            "concurrency": 4,
+            **self.provider,
+            "retry": retry,
+        }
         sampling = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 100, "seed": 0, **self.sampling}
         return Config.model_validate(
-            {"sampling": sampling, "send_tools": self.send_tools, "dataset_budget": self.dataset_budget, "budget": self.budget, "provider": provider}
+            {
+                "sampling": sampling,
+                "send_tools": self.send_tools,
+                "dataset_budget": self.dataset_budget,
+                "budget": self.budget,
+                "provider": provider,
+            }
         )
 
     @property
@@ -47,7 +60,10 @@ class Bench:
 
     def write(self, *texts: str) -> None:
         self.build.mkdir(parents=True, exist_ok=True)
-        rows = [{"id": f"p{number}", "messages": [{"role": "user", "content": text}], "tools": None} for number, text in enumerate(texts)]
+        rows = [
+            {"id": f"p{number}", "messages": [{"role": "user", "content": text}], "tools": None}
+            for number, text in enumerate(texts)
+        ]
         (self.build / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def run(self) -> list[dict[str, Any]]:

@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.generate_budget import play
-from pipeline.generate.budget import Budget
-from pipeline.generate.config import BudgetSection
-from pipeline.generate.ledger import Spending
-from pipeline.generate.money import PICO, Price, most_prompt_tokens, to_pico
-from tests.generate.chat_server import Answer, good
-from tests.generate.conftest import Bench
+from pipeline.stages.generate.config import BudgetSection
+from pipeline.stages.generate.ledger.ledger import Spending
+from pipeline.stages.generate.limits.budget import Budget
+from pipeline.stages.generate.limits.money import PICO, Price, most_prompt_tokens, to_pico
+from tests.stages.generate.chat_server import Answer, good
+from tests.stages.generate.conftest import Bench
 
 pytestmark = pytest.mark.slow
 
@@ -60,8 +60,12 @@ def test_the_build_budget_holds_for_all_datasets_together(bench: Bench) -> None:
     st.lists(st.tuples(st.integers(0, 300), st.integers(0, 50), st.floats(0, 1)), max_size=60),
     st.integers(1, 8),
 )
-def test_spent_and_reserved_stay_under_the_cap_whatever_the_order(cap: int, requests: list[tuple[int, int, float]], at_once: int) -> None:
-    budget = Budget(BudgetSection(usd=cap / PICO, completion_tokens=100), BudgetSection(), Spending(0, 0), Spending(0, 0))
+def test_spent_and_reserved_stay_under_the_cap_whatever_the_order(
+    cap: int, requests: list[tuple[int, int, float]], at_once: int
+) -> None:
+    budget = Budget(
+        BudgetSection(usd=cap / PICO, completion_tokens=100), BudgetSection(), Spending(0, 0), Spending(0, 0)
+    )
     flying: list[tuple[tuple[int, int], tuple[int, int]]] = []
     charged = tokens = 0
     for pico, count, share in requests:

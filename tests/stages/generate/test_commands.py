@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import AerieError, ArtifactError, InputError
-from pipeline.generate import ledger
-from pipeline.store import collect, export_answers, import_answers
+from pipeline.commands.store import collect, export_answers, import_answers
+from pipeline.core.errors import AerieError, ArtifactError, InputError
+from pipeline.stages.generate.ledger import ledger
 from tests.conftest import ROOT
-from tests.generate.chat_server import Answer, ChatServer, completion, good
-from tests.generate.conftest import Bench
-from tests.generate.test_ledger import write_second
+from tests.stages.generate.chat_server import Answer, ChatServer, completion, good
+from tests.stages.generate.conftest import Bench
+from tests.stages.generate.test_ledger import write_second
 from tests.waiting import PATIENCE
 from tests.workspace import call
 
@@ -34,7 +34,12 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
         shutil.copytree(ROOT / name, tmp_path / name)
     monkeypatch.setenv("AERIE_STORE", str(tmp_path / "store"))
     with ChatServer() as server:
-        overrides = ["provider=openrouter", f"provider.base_url={server.url}", "provider.model=m", "provider.api_key_env=null"]
+        overrides = [
+            "provider=openrouter",
+            f"provider.base_url={server.url}",
+            "provider.model=m",
+            "provider.api_key_env=null",
+        ]
         (tmp_path / "params.yaml").write_text(json.dumps({"datasets": ["reasoning", "code"], "overrides": overrides}))
         yield tmp_path, server
 
@@ -42,7 +47,15 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
 def by_hand(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """A command in a process of its own, as a person types it."""
     command = [sys.executable, "-m", "pipeline", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    return subprocess.run(
+        command,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
 
 
 def aerie(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -78,7 +91,10 @@ def test_plan_of_an_unknown_dataset_names_the_known(repository: tuple[Path, Chat
 
 def test_providers_says_who_is_admitted_and_why_not(repository: tuple[Path, ChatServer]) -> None:
     folder, server = repository
-    server.endpoints = [*server.endpoints, {**server.endpoints[0], "provider_name": "Beta", "tag": "beta", "quantization": "fp4"}]
+    server.endpoints = [
+        *server.endpoints,
+        {**server.endpoints[0], "provider_name": "Beta", "tag": "beta", "quantization": "fp4"},
+    ]
     done = aerie(folder, "providers", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -123,7 +139,10 @@ def test_exported_answers_are_imported_elsewhere_counted_and_not_paid_for_again(
     aerie(folder, "store", "export", "--out", str(folder / "out.jsonl"))
     monkeypatch.setenv("AERIE_STORE", str(tmp_path / "other" / "store"))
     done = aerie(folder, "store", "import", str(folder / "out.jsonl"))
-    assert (done.returncode, done.stdout.split(";")[0]) == (0, f"2 answers taken from {folder / 'out.jsonl'}, 0 were there already")
+    assert (done.returncode, done.stdout.split(";")[0]) == (
+        0,
+        f"2 answers taken from {folder / 'out.jsonl'}, 0 were there already",
+    )
     assert "0 answers taken" in aerie(folder, "store", "import", str(folder / "out.jsonl")).stdout
     there = Bench(tmp_path / "other", server)
     assert there.ask("a", "b") == rows
@@ -131,7 +150,10 @@ def test_exported_answers_are_imported_elsewhere_counted_and_not_paid_for_again(
     spent = {
         row["key"]: (row["dataset"], row["purse"], row["cost_pico"], row["seconds"]) for row in there.attempts()
     }  # in the order of the answers, not of the requests
-    assert spent == {row["key"]: ("some", "restored real", row["cost_pico"], row["seconds"]) for row in Bench(folder, server).attempts()}
+    assert spent == {
+        row["key"]: ("some", "restored real", row["cost_pico"], row["seconds"])
+        for row in Bench(folder, server).attempts()
+    }
 
 
 @pytest.mark.parametrize(
@@ -141,12 +163,21 @@ def test_exported_answers_are_imported_elsewhere_counted_and_not_paid_for_again(
         ({"key": "x"}, "2: no line of `store export`"),
         ({"body_base64": "?"}, "2: body_base64 is no base64"),
         ({"body_base64": "eA==", "sha256": hashlib.sha256(b"x").hexdigest()}, "2: the body is no answer"),
-        ({"body_base64": None, "response": {}}, "2: no line of `store export`.*a responses.jsonl belongs to build/<dataset>/"),
+        (
+            {"body_base64": None, "response": {}},
+            "2: no line of `store export`.*a responses.jsonl belongs to build/<dataset>/",
+        ),
     ],
 )
 def test_a_file_that_is_no_export_is_refused_whole(tmp_path: Path, change: dict[str, Any], says: str) -> None:
     body = json.dumps(completion()).encode()
-    line = {"key": "a" * 64, "sha256": hashlib.sha256(body).hexdigest(), "dataset": "d", "purse": "real", "body_base64": base64.b64encode(body).decode()}
+    line = {
+        "key": "a" * 64,
+        "sha256": hashlib.sha256(body).hexdigest(),
+        "dataset": "d",
+        "purse": "real",
+        "body_base64": base64.b64encode(body).decode(),
+    }
     (tmp_path / "in.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps({**line, 'key': 'b' * 64, **change})}\n")
     with pytest.raises(InputError, match=rf"in.jsonl:{says}.*nothing was taken"):
         import_answers(tmp_path / "store", tmp_path / "in.jsonl")
@@ -185,7 +216,9 @@ def test_store_gc_wants_an_age(repository: tuple[Path, ChatServer], days: str) -
     assert "Traceback" not in done.stderr
 
 
-def test_store_export_saves_what_can_be_read_and_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_store_export_saves_what_can_be_read_and_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = [{"key": f"{number:064x}", "state": "answer", "cost_pico": 1, "body": b"x" * 3000} for number in range(100)]
     write_second(tmp_path / "store", rows)
     ledger.connect(tmp_path / "store").close()
@@ -198,21 +231,27 @@ def test_store_export_saves_what_can_be_read_and_says_what_to_do(tmp_path: Path,
         assert export_answers(db, tmp_path / "out.jsonl") == 1
     assert 90 <= len((tmp_path / "out.jsonl").read_text().splitlines()) < 100
     assert "cannot be read, the first: result" in capsys.readouterr().out
-    with pytest.raises(ArtifactError, match=r"store export --out FILE.*move it aside"), ledger.opened(tmp_path / "store", readonly=True) as db:
+    with (
+        pytest.raises(ArtifactError, match=r"store export --out FILE.*move it aside"),
+        ledger.opened(tmp_path / "store", readonly=True) as db,
+    ):
         list(ledger.iterate_answers(db))
 
 
 def test_a_full_disk_behind_the_output_is_one_message() -> None:
-    code = "import sys; from pipeline.runner import guarded; sys.exit(guarded(lambda: print('x')))"
+    code = "import sys; from pipeline.core.process.runner import guarded; sys.exit(guarded(lambda: print('x')))"
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, "error: where the output goes: No space left on device; free some space and run again\n")
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: where the output goes: No space left on device; free some space and run again\n",
+    )
 
 
 def test_a_full_disk_behind_what_people_read_changes_no_exit_code() -> None:
-    code = (
-        "import sys; from pipeline.errors import InputError; from pipeline.runner import guarded\ndef work(): raise InputError('no')\nsys.exit(guarded(work))"
-    )
+    code = "import sys; from pipeline.core.errors import InputError; from pipeline.core.process.runner import guarded\ndef work(): raise InputError('no')\nsys.exit(guarded(work))"
     with open("/dev/full", "w") as full:
         assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=full, check=False).returncode == 2
 

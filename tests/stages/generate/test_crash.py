@@ -11,18 +11,30 @@ from typing import Any
 
 import pytest
 
-from pipeline.generate import ledger
+from pipeline.stages.generate.ledger import ledger
 from tests.conftest import ROOT
-from tests.generate.chat_server import Answer, good
-from tests.generate.conftest import Bench
 from tests.namespaces import mounting
+from tests.stages.generate.chat_server import Answer, good
+from tests.stages.generate.conftest import Bench
 from tests.waiting import PATIENCE, alive, until
 
 pytestmark = pytest.mark.slow
 
 
-def start(bench: Bench, *, concurrency: int = 8, before: tuple[str, ...] = (), **changes: Any) -> "subprocess.Popen[str]":
-    command = [*before, sys.executable, "-m", "tests.generate.child", str(bench.folder), bench.server.url, str(concurrency), bench.dataset, json.dumps(changes)]
+def start(
+    bench: Bench, *, concurrency: int = 8, before: tuple[str, ...] = (), **changes: Any
+) -> "subprocess.Popen[str]":
+    command = [
+        *before,
+        sys.executable,
+        "-m",
+        "tests.stages.generate.child",
+        str(bench.folder),
+        bench.server.url,
+        str(concurrency),
+        bench.dataset,
+        json.dumps(changes),
+    ]
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
@@ -147,9 +159,22 @@ def test_a_generator_whose_parent_is_killed_stops_sending(bench: Bench) -> None:
     bench.server.script = lambda text, _: good() if int(text) < 8 else dataclasses.replace(good(), hold=release)
     bench.write(*map(str, range(400)))
     parent_code = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); input()"
-    command = [sys.executable, "-m", "tests.generate.child", str(bench.folder), bench.server.url, "4", bench.dataset]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.stages.generate.child",
+        str(bench.folder),
+        bench.server.url,
+        "4",
+        bench.dataset,
+    ]
     parent = subprocess.Popen(
-        [sys.executable, "-c", parent_code, *command], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", parent_code, *command],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     assert parent.stdin is not None
     assert parent.stdout is not None
@@ -164,8 +189,12 @@ def test_a_generator_whose_parent_is_killed_stops_sending(bench: Bench) -> None:
     assert all(attempt["state"] in ("answer", "failed") for attempt in bench.attempts())
 
 
-@pytest.mark.skipif(mounting("") is None, reason="a small tmpfs needs a mount namespace, which this system does not allow")
-def test_a_full_disk_is_one_clear_message_and_nothing_is_paid_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(
+    mounting("") is None, reason="a small tmpfs needs a mount namespace, which this system does not allow"
+)
+def test_a_full_disk_is_one_clear_message_and_nothing_is_paid_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.server.script = lambda *_: good("x" * 20_000)
     bench.write(*map(str, range(300)))
     small = bench.folder / "small"
@@ -188,7 +217,9 @@ def test_a_full_disk_is_one_clear_message_and_nothing_is_paid_again(bench: Bench
     assert len(bench.server.asked) == 300
 
 
-def test_the_key_is_written_nowhere(bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_key_is_written_nowhere(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     key = "sk-or-v1-" + "0123456789abcdef" * 4
     monkeypatch.setenv("SOME_KEY", key)
     bench.provider = {"api_key_env": "SOME_KEY"}

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import BudgetError, ConfigError, ProviderError
-from pipeline.generate.gate import Gate
-from pipeline.generate.money import PICO
-from tests.generate.chat_server import Answer, completion, error, good
-from tests.generate.conftest import Bench
+from pipeline.core.errors import BudgetError, ConfigError, ProviderError
+from pipeline.stages.generate.limits.limiter import Gate
+from pipeline.stages.generate.limits.money import PICO
+from tests.stages.generate.chat_server import Answer, completion, error, good
+from tests.stages.generate.conftest import Bench
 
 
 def once(failure: Answer) -> Callable[[str, int], Answer]:
@@ -30,7 +30,11 @@ TRANSIENT: dict[str, Answer] = {
     "http 502": error(502),
     "html 520": Answer(520, body=b"<html>edge</html>"),
     "error in a 200": Answer(body=json.dumps({"error": {"code": 502, "message": "x"}}).encode()),
-    "error in the choice": Answer(body=json.dumps({**completion(), "choices": [{"finish_reason": "error", "message": {"content": "It is"}}]}).encode()),
+    "error in the choice": Answer(
+        body=json.dumps(
+            {**completion(), "choices": [{"finish_reason": "error", "message": {"content": "It is"}}]}
+        ).encode()
+    ),
     "dropped": Answer(drop=True),
     "cut short": Answer(body=GOOD, cut=50),
     "white space only": Answer(body=b"   \n  "),
@@ -75,7 +79,11 @@ def test_a_silent_server_ends_at_the_read_timeout(bench: Bench) -> None:
 def test_a_server_that_is_not_there_costs_nothing(bench: Bench) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        bench.provider = {"kind": "openai", "base_url": f"http://127.0.0.1:{free.getsockname()[1]}/v1", "max_price": {"prompt": 1, "completion": 1}}
+        bench.provider = {
+            "kind": "openai",
+            "base_url": f"http://127.0.0.1:{free.getsockname()[1]}/v1",
+            "max_price": {"prompt": 1, "completion": 1},
+        }
         (row,) = bench.ask("a")
     assert row["error"]["kind"] == "connect"
     assert row["attempts"] == 5
@@ -92,7 +100,12 @@ def test_a_lost_answer_stays_booked_with_the_most_that_it_can_have_cost(bench: B
 
 
 def test_a_partial_answer_is_counted_with_its_cost_and_kept(bench: Bench) -> None:
-    torn = {**completion(), "choices": [{"finish_reason": "error", "error": {"message": "ended early"}, "message": {"content": "It is 7 deg"}}]}
+    torn = {
+        **completion(),
+        "choices": [
+            {"finish_reason": "error", "error": {"message": "ended early"}, "message": {"content": "It is 7 deg"}}
+        ],
+    }
     bench.server.script = lambda *_: Answer(body=json.dumps(torn).encode(), billed=0.00002)
     (row,) = bench.ask("a")
     assert row["error"]["kind"] == "provider_error"
@@ -102,7 +115,12 @@ def test_a_partial_answer_is_counted_with_its_cost_and_kept(bench: Bench) -> Non
 
 
 @pytest.mark.parametrize(
-    ("failure", "kind"), [(error(400, "too long"), "http_400"), (error(413), "http_413"), (error(402, reason="weight_exceeds_budget"), "weight_exceeds_budget")]
+    ("failure", "kind"),
+    [
+        (error(400, "too long"), "http_400"),
+        (error(413), "http_413"),
+        (error(402, reason="weight_exceeds_budget"), "weight_exceeds_budget"),
+    ],
 )
 def test_a_refusal_of_one_row_leaves_the_others_alone(bench: Bench, failure: Answer, kind: str) -> None:
     bench.server.script = lambda text, _: failure if text == "bad" else good()
@@ -137,7 +155,10 @@ def test_when_every_row_is_refused_the_run_stops_early(bench: Bench) -> None:
 
 
 def test_a_dead_server_opens_the_breaker_instead_of_burning_every_prompt(bench: Bench) -> None:
-    bench.provider = {"concurrency": 8, "retry": {"breaker": 8, "base": 0.05, "max_wait": 0.2, "patience": 1, "attempts": 50}}
+    bench.provider = {
+        "concurrency": 8,
+        "retry": {"breaker": 8, "base": 0.05, "max_wait": 0.2, "patience": 1, "attempts": 50},
+    }
     bench.server.script = lambda *_: error(503)
     with pytest.raises(ProviderError, match="no answer for 1 s"):
         bench.ask(*map(str, range(100)))
@@ -188,11 +209,15 @@ def test_too_much_in_flight_lowers_the_concurrency(bench: Bench) -> None:
 def test_the_last_prompt_waits_in_plain_sight_and_its_patience_says_for_what(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("pipeline.generate.watch._LINE_EVERY", 0.1)
+    monkeypatch.setattr("pipeline.stages.generate.output.progress._LINE_EVERY", 0.1)
     bench.provider = {"retry": {"patience": 2.4}}
-    bench.server.script = lambda text, _: error(429, "slow down", headers={"Retry-After": "60"}) if text == "b" else good()
+    bench.server.script = lambda text, _: (
+        error(429, "slow down", headers={"Retry-After": "60"}) if text == "b" else good()
+    )
     waits = "1 wait to be asked again, the last for HTTP 429: slow down"
-    with pytest.raises(ProviderError, match=rf"no answer for 2\.4 s \(provider\.retry\.patience\); {waits}; what was answered"):
+    with pytest.raises(
+        ProviderError, match=rf"no answer for 2\.4 s \(provider\.retry\.patience\); {waits}; what was answered"
+    ):
         bench.ask("a", "b")
     assert f"in flight | {waits}" in capfd.readouterr().err
 
@@ -239,7 +264,9 @@ POLICY: list[tuple[dict[str, Any], str | None]] = [
 
 
 @pytest.mark.parametrize(("changes", "why"), POLICY)
-def test_an_answer_from_outside_the_policy_is_kept_and_flagged(bench: Bench, changes: dict[str, Any], why: str | None) -> None:
+def test_an_answer_from_outside_the_policy_is_kept_and_flagged(
+    bench: Bench, changes: dict[str, Any], why: str | None
+) -> None:
     bench.server.script = lambda *_: good(**changes)
     (row,) = bench.ask("a")
     assert row["response"] is not None
@@ -269,7 +296,14 @@ def test_the_request_says_everything_that_decides_the_answer(bench: Bench) -> No
         "quantizations": ["int4", "int8", "fp6", "fp8", "mxfp8", "fp16", "bf16", "fp32", "unknown"],
         "max_price": {"prompt": 1.0, "completion": 2.0},
     }
-    assert (sent["temperature"], sent["top_p"], sent["max_tokens"], sent["seed"], sent["top_k"], sent["stream"]) == (0.7, 1.0, 100, 0, 40, False)
+    assert (sent["temperature"], sent["top_p"], sent["max_tokens"], sent["seed"], sent["top_k"], sent["stream"]) == (
+        0.7,
+        1.0,
+        100,
+        0,
+        40,
+        False,
+    )
     assert sent["plugins"] == [{"id": "context-compression", "enabled": False}]
     assert bench.server.headers[0]["x-openrouter-metadata"] == "enabled"
 
@@ -287,5 +321,7 @@ def test_without_an_endpoint_list_the_configured_prices_bound_the_cost(bench: Be
 def test_a_shell_that_allows_too_few_files_is_told_what_to_set(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     bench.provider = {"concurrency": 4000}
-    with pytest.raises(ConfigError, match=r"needs 4128 open files, and this shell allows 4096: run `ulimit -n 4128` first"):
+    with pytest.raises(
+        ConfigError, match=r"needs 4128 open files, and this shell allows 4096: run `ulimit -n 4128` first"
+    ):
         bench.ask("a")

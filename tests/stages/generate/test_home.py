@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.home import store_folder
+from pipeline.core.home import store_folder
 
 
 def git(folder: Path, *arguments: str) -> None:
-    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder), *arguments], check=True, capture_output=True)
+    subprocess.run(
+        ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder), *arguments],
+        check=True,
+        capture_output=True,
+    )
 
 
 @pytest.fixture
@@ -43,7 +47,9 @@ def test_shared_by_an_experiments_copy(clone: Path, tmp_path: Path, monkeypatch:
     assert store_folder() == clone / ".git" / "aerie"
 
 
-def test_a_hooks_environment_names_no_other_repository(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hooks_environment_names_no_other_repository(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     assert store_folder() == clone / ".git" / "aerie"
 

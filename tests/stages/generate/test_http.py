@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from pipeline.http import Client, Lost, Reply, Timeouts
+from pipeline.core.http import Client, Lost, Reply, Timeouts
 
 TIMEOUTS = Timeouts(connect=60, read=60, total=120)
 """None of them is to end anything here."""
@@ -29,8 +29,13 @@ async def serving(handler: Handler) -> AsyncIterator[str]:
     server.close()
 
 
-async def against(handler: Handler, requests: int = 1, connections: int = 4, body: bytes = b"{}", **settings: int) -> list[Reply | BaseException]:
-    async with serving(handler) as url, Client(url, headers={}, timeouts=TIMEOUTS, connections=connections, **settings) as client:
+async def against(
+    handler: Handler, requests: int = 1, connections: int = 4, body: bytes = b"{}", **settings: int
+) -> list[Reply | BaseException]:
+    async with (
+        serving(handler) as url,
+        Client(url, headers={}, timeouts=TIMEOUTS, connections=connections, **settings) as client,
+    ):
         return await asyncio.gather(*(client.post("/x", body) for _ in range(requests)), return_exceptions=True)
 
 
@@ -60,14 +65,18 @@ def test_a_broken_answer_may_have_been_billed(raw: bytes, kind: str) -> None:
 
 
 def test_a_redirect_is_handed_over_and_not_followed() -> None:
-    (found,) = asyncio.run(against(says(b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n")))
+    (found,) = asyncio.run(
+        against(says(b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"))
+    )
     assert isinstance(found, Reply)
     assert found.status == 302
 
 
 def test_a_header_with_a_line_break_is_not_sent() -> None:
     async def ask() -> Reply:
-        async with Client("http://127.0.0.1:9", headers={"x-key": "a\r\nx-other: b"}, timeouts=TIMEOUTS, connections=1) as client:
+        async with Client(
+            "http://127.0.0.1:9", headers={"x-key": "a\r\nx-other: b"}, timeouts=TIMEOUTS, connections=1
+        ) as client:
             return await client.post("/x", b"{}")
 
     with pytest.raises(Lost, match="a header holds a control character"):
@@ -81,7 +90,9 @@ def test_an_answer_without_a_length_ends_with_its_connection() -> None:
 
 
 def test_an_interim_answer_is_not_the_answer() -> None:
-    (found,) = asyncio.run(against(says(b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]")))
+    (found,) = asyncio.run(
+        against(says(b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n[]"))
+    )
     assert isinstance(found, Reply)
     assert (found.status, found.body) == (200, b"[]")
 
@@ -98,7 +109,9 @@ def test_a_connection_is_not_used_again_when_the_server_answered_before_it_had_r
     found = asyncio.run(against(hasty, requests=2, connections=1, body=b" " * (32 << 20)))
     assert [isinstance(reply, Reply) and reply.status for reply in found] == [413, 413]
     assert len(heads) == 2
-    assert all(head.startswith(b"POST /x HTTP/1.1\r\n") and b"content-length: 33554432\r\n" in head.lower() for head in heads)
+    assert all(
+        head.startswith(b"POST /x HTTP/1.1\r\n") and b"content-length: 33554432\r\n" in head.lower() for head in heads
+    )
 
 
 def test_a_request_that_is_given_up_takes_its_connection_along() -> None:

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pipeline.generate.judge import Outcome, Verdict, judge, judge_lost, payload
-from pipeline.generate.money import PICO, Price
-from pipeline.http import Lost, Reply
-from tests.generate.chat_server import completion
+from pipeline.core.http import Lost, Reply
+from pipeline.stages.generate.limits.money import PICO, Price
+from pipeline.stages.generate.provider.classify import Outcome, Verdict, judge, judge_lost, payload
+from tests.stages.generate.chat_server import completion
 
 NOW = 1_800_000_000.0
 
@@ -46,7 +46,14 @@ class Case(NamedTuple):
 
 CASES = [
     Case("an answer", 200, completion(), Verdict.ANSWER, "ok", "known"),
-    Case("an answer without usage", 200, {k: v for k, v in completion().items() if k != "usage"}, Verdict.ANSWER, "ok", "unknown"),
+    Case(
+        "an answer without usage",
+        200,
+        {k: v for k, v in completion().items() if k != "usage"},
+        Verdict.ANSWER,
+        "ok",
+        "unknown",
+    ),
     Case(
         "two choices, one usage",
         200,
@@ -55,7 +62,14 @@ CASES = [
         "ok",
         "known",
     ),
-    Case("an error object in a 200", 200, fault(502, "Provider returned error"), Verdict.RETRY, "provider_error", "unknown"),
+    Case(
+        "an error object in a 200",
+        200,
+        fault(502, "Provider returned error"),
+        Verdict.RETRY,
+        "provider_error",
+        "unknown",
+    ),
     Case("a rate limit in a 200", 200, fault(429), Verdict.RETRY, "provider_error", "free", crowded=True),
     Case("no credit in a 200", 200, fault(402, "Insufficient credits"), Verdict.STOP, "no_credit", "free"),
     Case("an error code that is a word", 200, fault("server_error"), Verdict.RETRY, "provider_error", "unknown"),
@@ -71,15 +85,40 @@ CASES = [
     Case("finish error alone", 200, choice(finish_reason="error"), Verdict.RETRY, "provider_error", "known"),
     Case("no choices", 200, {**completion(), "choices": []}, Verdict.RETRY, "no_choices", "known"),
     Case("choices of another type", 200, {**completion(), "choices": "x"}, Verdict.RETRY, "no_choices", "known"),
-    Case("zero tokens, paid", 200, usage(completion_tokens=0, cost=0.0067), Verdict.RETRY, "empty_zero_tokens", "known"),
+    Case(
+        "zero tokens, paid", 200, usage(completion_tokens=0, cost=0.0067), Verdict.RETRY, "empty_zero_tokens", "known"
+    ),
     Case("empty but counted", 200, usage(completion_tokens=2), Verdict.ANSWER, "ok", "known"),
     Case("JSON of another shape", 200, [1], Verdict.RETRY, "not_json", "unknown"),
     Case("bad request", 400, fault(400, "context length"), Verdict.FAIL, "http_400", "free"),
     Case("no such model", 400, fault(400, error_type="model_not_found"), Verdict.STOP, "http_400", "free"),
     Case("wrong key", 401, fault(401), Verdict.STOP, "http_401", "free"),
-    Case("too much in flight", 402, fault(402, limit_source="openrouter_in_flight_budget"), Verdict.RETRY, "in_flight_budget", "free", crowded=True),
-    Case("too much in flight, by reason", 402, fault(402, reason="in_flight_budget_exhausted"), Verdict.RETRY, "in_flight_budget", "free", crowded=True),
-    Case("one request too large", 402, fault(402, reason="weight_exceeds_budget"), Verdict.FAIL, "weight_exceeds_budget", "free"),
+    Case(
+        "too much in flight",
+        402,
+        fault(402, limit_source="openrouter_in_flight_budget"),
+        Verdict.RETRY,
+        "in_flight_budget",
+        "free",
+        crowded=True,
+    ),
+    Case(
+        "too much in flight, by reason",
+        402,
+        fault(402, reason="in_flight_budget_exhausted"),
+        Verdict.RETRY,
+        "in_flight_budget",
+        "free",
+        crowded=True,
+    ),
+    Case(
+        "one request too large",
+        402,
+        fault(402, reason="weight_exceeds_budget"),
+        Verdict.FAIL,
+        "weight_exceeds_budget",
+        "free",
+    ),
     Case("no credit", 402, fault(402, "Insufficient credits"), Verdict.STOP, "no_credit", "free"),
     Case("moderation", 403, fault(403, reasons=["x"], flagged_input="y"), Verdict.FAIL, "http_403", "free"),
     Case("forbidden", 403, fault(403), Verdict.STOP, "http_403", "free"),
@@ -128,7 +167,15 @@ def test_an_orderly_server_error_is_free_where_the_config_says_so(status: int) -
 
 
 @pytest.mark.parametrize(
-    ("kind", "sent"), [("connect", False), ("connect_timeout", False), ("deadline", True), ("read_timeout", True), ("disconnected", True), ("cut_short", True)]
+    ("kind", "sent"),
+    [
+        ("connect", False),
+        ("connect_timeout", False),
+        ("deadline", True),
+        ("read_timeout", True),
+        ("disconnected", True),
+        ("cut_short", True),
+    ],
 )
 def test_what_never_left_is_free_and_what_was_sent_may_be_billed(kind: str, sent: bool) -> None:
     found = judge_lost(Lost(kind, "x", sent=sent))
@@ -138,7 +185,13 @@ def test_what_never_left_is_free_and_what_was_sent_may_be_billed(kind: str, sent
 
 @pytest.mark.parametrize(
     "raw",
-    [b'{"a":1}', b'  \n\n {"a":1}\n', b': OPENROUTER PROCESSING\n\n: OPENROUTER PROCESSING\n{"a":1}', b'\xef\xbb\xbf{"a":1}', b' \n: x\r\n \r\n{"a":1} \r\n'],
+    [
+        b'{"a":1}',
+        b'  \n\n {"a":1}\n',
+        b': OPENROUTER PROCESSING\n\n: OPENROUTER PROCESSING\n{"a":1}',
+        b'\xef\xbb\xbf{"a":1}',
+        b' \n: x\r\n \r\n{"a":1} \r\n',
+    ],
 )
 def test_keep_alive_bytes_are_not_part_of_an_answer(raw: bytes) -> None:
     assert payload(raw) == b'{"a":1}'
@@ -172,7 +225,9 @@ def test_a_redirect_is_named() -> None:
 
 
 def test_a_servers_message_cannot_steer_the_terminal() -> None:
-    message = judge(Reply(400, body(fault(400, "a\x1b[31mb\x07\u202ec\nd"))), price=None, errors="unknown", now=NOW).message
+    message = judge(
+        Reply(400, body(fault(400, "a\x1b[31mb\x07\u202ec\nd"))), price=None, errors="unknown", now=NOW
+    ).message
     assert message.isprintable()
     assert message.endswith("c d")
 
@@ -218,5 +273,10 @@ def test_every_form_of_please_wait(headers: dict[str, str], wait: float | None) 
 
 
 def test_the_servers_message_reaches_the_user() -> None:
-    found: Outcome = judge(Reply(400, body(fault(400, "too long", provider_name="Alpha", raw="4097 tokens"))), price=None, errors="unknown", now=NOW)
+    found: Outcome = judge(
+        Reply(400, body(fault(400, "too long", provider_name="Alpha", raw="4097 tokens"))),
+        price=None,
+        errors="unknown",
+        now=NOW,
+    )
     assert found.message == "HTTP 400: too long | Alpha | 4097 tokens"

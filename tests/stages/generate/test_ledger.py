@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import ArtifactError, BusyError
-from pipeline.generate import ledger
-from pipeline.generate.home import only_writer
-from pipeline.generate.writer import Writer
-from tests.generate.chat_server import Answer, completion, good
-from tests.generate.conftest import Bench
+from pipeline.core.errors import ArtifactError, BusyError
+from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.ledger.lock import only_writer
+from pipeline.stages.generate.ledger.writer import Writer
+from tests.stages.generate.chat_server import Answer, completion, good
+from tests.stages.generate.conftest import Bench
 
 SECOND = """
 CREATE TABLE runs(id INTEGER PRIMARY KEY, dataset TEXT NOT NULL, provider TEXT NOT NULL, started_at REAL NOT NULL, ended_at REAL);
@@ -42,9 +42,19 @@ def write_second(folder: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any
     with sqlite3.connect(folder / ledger.FILE) as db:
         db.executescript(SECOND)
         for number, row in enumerate(rows, 1):
-            full = {"id": number, "dataset": "some", "purse": "real", "run": 1, "charge_pico": 7, "charge_tokens": 3, **row}
+            full = {
+                "id": number,
+                "dataset": "some",
+                "purse": "real",
+                "run": 1,
+                "charge_pico": 7,
+                "charge_tokens": 3,
+                **row,
+            }
             body, answers = full.pop("body", None), full.pop("answers", True)
-            db.execute(f"INSERT INTO attempts({', '.join(full)}) VALUES({', '.join('?' * len(full))})", list(full.values()))
+            db.execute(
+                f"INSERT INTO attempts({', '.join(full)}) VALUES({', '.join('?' * len(full))})", list(full.values())
+            )
             if body is not None:
                 db.execute("INSERT INTO bodies VALUES(?, ?, ?)", (number, hashlib.sha256(body).digest(), body))
             if row["state"] in ("answer", "restored") and answers:
@@ -57,9 +67,27 @@ def write_second(folder: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any
 
 ROWS: list[dict[str, Any]] = [
     {"key": "a", "state": "failed", "kind": "http_500", "message": "no", "cost_pico": 2, "body": b"no"},
-    {"key": "a", "state": "answer", "cost_pico": 5, "provider": "Alpha", "model": "m", "sent_at": 1.5, "seconds": 2.5, "kind": "ok", "body": b"{}"},
+    {
+        "key": "a",
+        "state": "answer",
+        "cost_pico": 5,
+        "provider": "Alpha",
+        "model": "m",
+        "sent_at": 1.5,
+        "seconds": 2.5,
+        "kind": "ok",
+        "body": b"{}",
+    },
     {"key": "b", "state": "sent", "generation": "gen-7"},
-    {"key": "c", "state": "restored", "requests": 4, "charge_pico": 0, "purse": "restored", "dataset": "", "body": b"[]"},
+    {
+        "key": "c",
+        "state": "restored",
+        "requests": 4,
+        "charge_pico": 0,
+        "purse": "restored",
+        "dataset": "",
+        "body": b"[]",
+    },
     {"key": "d", "state": "uncertain", "kind": "cut_short", "generation": "gen-8", "policy": "odd", "status": 200},
     {"key": "e", "state": "answer", "cost_pico": 1, "answers": False},
 ]
@@ -67,7 +95,9 @@ ROWS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("readonly", [True, False])
-def test_an_older_ledger_is_brought_up_to_date_and_keeps_every_row(tmp_path: Path, version: int, readonly: bool) -> None:
+def test_an_older_ledger_is_brought_up_to_date_and_keeps_every_row(
+    tmp_path: Path, version: int, readonly: bool
+) -> None:
     folder = tmp_path / "store"
     before = write_second(folder, ROWS)
     if version == 1:
@@ -78,7 +108,9 @@ def test_an_older_ledger_is_brought_up_to_date_and_keeps_every_row(tmp_path: Pat
         cursor = db.execute("SELECT * FROM attempts ORDER BY id")
         names = [column[0] for column in cursor.description]
         after = [{**dict(zip(names, row, strict=True)), "result": None} for row in cursor]
-        assert after == [{**row, "state": "dropped" if row["key"] == "e" else row["state"], "result": None} for row in before]
+        assert after == [
+            {**row, "state": "dropped" if row["key"] == "e" else row["state"], "result": None} for row in before
+        ]
         assert ledger.settled(db, ["a", "b", "c", "d", "e"]) == {"a": 2, "c": 4}
         assert [(key, body) for key, _, body in ledger.iterate_answers(db)] == [("a", b"{}"), ("c", b"[]")]
         assert ledger.spending(db, "real").pico == 35
@@ -103,7 +135,20 @@ def test_a_generator_goes_on_with_an_older_ledger_and_pays_nothing_again(bench: 
     (bench.folder / "store").rmdir()
     (bench.build / "responses.jsonl").unlink()
     old = {
-        name: one[name] for name in ("key", "state", "charge_pico", "charge_tokens", "cost_pico", "kind", "message", "provider", "model", "seconds", "sent_at")
+        name: one[name]
+        for name in (
+            "key",
+            "state",
+            "charge_pico",
+            "charge_tokens",
+            "cost_pico",
+            "kind",
+            "message",
+            "provider",
+            "model",
+            "seconds",
+            "sent_at",
+        )
     }
     write_second(bench.folder / "store", [{**old, "body": body}])
     assert bench.ask("a", "b") == [row, {**row, "id": "p1", "key": bench.rows()[1]["key"]}]
@@ -160,7 +205,9 @@ def test_a_disk_too_full_for_notes_still_gives_the_answers(bench: Bench) -> None
     bench.ask("a")
     with ledger.opened(bench.folder / "store") as db:
         for event in ("UPDATE OF ended_at ON runs", "INSERT ON projections"):
-            db.execute(f"CREATE TRIGGER \"full {event}\" BEFORE {event} BEGIN SELECT json('['); END")  # an OperationalError, as a full disk is
+            db.execute(
+                f"CREATE TRIGGER \"full {event}\" BEFORE {event} BEGIN SELECT json('['); END"
+            )  # an OperationalError, as a full disk is
     assert [row["error"] for row in bench.ask("a", "b")] == [None, None]
     with ledger.opened(bench.folder / "store") as db:
         assert db.execute("SELECT count(*) FROM runs WHERE ended_at IS NULL").fetchone() == (1,)

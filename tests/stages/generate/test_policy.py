@@ -5,10 +5,18 @@ from typing import Any, NamedTuple
 import pytest
 from pydantic import ValidationError
 
-from pipeline.generate.config import ProviderSection
-from pipeline.generate.policy import admit, normal, objections, other_provider, parse_endpoints, provider_block, served_by
-from pipeline.section import mistake
-from tests.generate.chat_server import ENDPOINT
+from pipeline.core.sections import mistake
+from pipeline.stages.generate.config import ProviderSection
+from pipeline.stages.generate.provider.policy import (
+    admit,
+    normal,
+    objections,
+    other_provider,
+    parse_endpoints,
+    provider_block,
+    served_by,
+)
+from tests.stages.generate.chat_server import ENDPOINT
 
 NEEDS = frozenset({"temperature", "top_p", "max_tokens", "seed"})
 
@@ -37,7 +45,12 @@ CASES = [
     Case("fp4 where the config admits it", {"quantization": "fp4"}, {"quantizations": ["fp4"]}, None),
     Case("unknown format", {"quantization": None}, {}, None),
     Case("another format than admitted", {"quantization": "fp8"}, {"quantizations": ["int4"]}, "quantization fp8"),
-    Case("allowed by display name", {"provider_name": "Moonshot AI", "tag": "moonshotai"}, {"allow": ["moonshotai"]}, None),
+    Case(
+        "allowed by display name",
+        {"provider_name": "Moonshot AI", "tag": "moonshotai"},
+        {"allow": ["moonshotai"]},
+        None,
+    ),
     Case("allowed by the base of its tag", {"tag": "alpha/turbo"}, {"allow": ["alpha"]}, None),
     Case("not on the list", {}, {"allow": ["Beta"]}, "not in provider.allow"),
     Case("denied", {"tag": "alpha/turbo"}, {"deny": ["alpha/turbo"]}, "in provider.deny"),
@@ -74,7 +87,19 @@ def test_a_list_of_another_shape_admits_nobody(document: Any) -> None:
     assert not admit(parse_endpoints(document), section(), needs=NEEDS, max_tokens=100).admitted
 
 
-@pytest.mark.parametrize("url", ["http://", "http://[::1/v1", "http://x:99999/v1", "http://x:y/v1", "http://x y/v1", "http://x/v1#a", "http:///v1", "x/v1"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://",
+        "http://[::1/v1",
+        "http://x:99999/v1",
+        "http://x:y/v1",
+        "http://x y/v1",
+        "http://x/v1#a",
+        "http:///v1",
+        "x/v1",
+    ],
+)
 def test_an_address_that_cannot_be_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="base_url"):
         section(base_url=url)
@@ -86,8 +111,15 @@ def test_an_address_that_can_be_is_taken(url: str) -> None:
 
 
 def test_the_dearest_admitted_price_bounds_a_request_tiers_and_cache_writes_included() -> None:
-    tiers = {"prompt": "0.000001", "input_cache_write": "0.000003", "completion": "0.000002", "overrides": [{"utc_start": 8, "completion": "0.000005"}]}
-    found = admit(parse_endpoints(listing({"pricing": tiers, "tag": "a"}, {"tag": "b"})), section(), needs=NEEDS, max_tokens=100)
+    tiers = {
+        "prompt": "0.000001",
+        "input_cache_write": "0.000003",
+        "completion": "0.000002",
+        "overrides": [{"utc_start": 8, "completion": "0.000005"}],
+    }
+    found = admit(
+        parse_endpoints(listing({"pricing": tiers, "tag": "a"}, {"tag": "b"})), section(), needs=NEEDS, max_tokens=100
+    )
     assert (found.price.prompt, found.price.completion) == (3_000_000, 5_000_000)
 
 
@@ -99,13 +131,17 @@ def test_a_refused_endpoint_raises_no_price() -> None:
 
 
 def test_the_request_pins_the_price_that_was_seen() -> None:
-    found = admit(parse_endpoints(listing({})), section(max_price={"prompt": 10, "completion": 10}), needs=NEEDS, max_tokens=100)
+    found = admit(
+        parse_endpoints(listing({})), section(max_price={"prompt": 10, "completion": 10}), needs=NEEDS, max_tokens=100
+    )
     block = provider_block(section(), found)
     assert block["max_price"] == {"prompt": 1.0, "completion": 2.0}
     assert block["require_parameters"] is True
 
 
-@pytest.mark.parametrize("document", [None, [], {}, {"data": None}, {"data": {"endpoints": None}}, {"data": {"endpoints": ["x", 1]}}])
+@pytest.mark.parametrize(
+    "document", [None, [], {}, {"data": None}, {"data": {"endpoints": None}}, {"data": {"endpoints": ["x", 1]}}]
+)
 def test_a_list_of_another_shape_lists_nothing(document: Any) -> None:
     assert parse_endpoints(document) == []
 
@@ -130,7 +166,14 @@ def test_without_a_list_the_allowed_names_decide() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("quantizations", ["fp9"]), ("quantizations", ["FP4"]), ("api_key_env", ""), ("api_key_env", "sk-x"), ("data_collection", "no")]
+    ("name", "value"),
+    [
+        ("quantizations", ["fp9"]),
+        ("quantizations", ["FP4"]),
+        ("api_key_env", ""),
+        ("api_key_env", "sk-x"),
+        ("data_collection", "no"),
+    ],
 )
 def test_a_word_that_means_nothing_is_no_policy_and_what_may_be_a_key_is_not_shown(name: str, value: Any) -> None:
     with pytest.raises(ValidationError) as found:

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.generate.judge import payload
-from pipeline.generate.ledger import Attempt
-from pipeline.generate.projection import line
-from pipeline.generate.request import Asker
-from pipeline.generate.restore import body_of, keys_of
-from pipeline.generate.survey import survey
-from tests.generate.chat_server import Answer, completion, good
-from tests.generate.conftest import Bench
+from pipeline.stages.generate.ledger.ledger import Attempt
+from pipeline.stages.generate.ledger.restore import body_of, keys_of
+from pipeline.stages.generate.output.projection import line
+from pipeline.stages.generate.provider.classify import payload
+from pipeline.stages.generate.requests.request import Asker
+from pipeline.stages.generate.requests.survey import survey
+from tests.stages.generate.chat_server import Answer, completion, good
+from tests.stages.generate.conftest import Bench
 
 KEY = "0" * 64
 
@@ -33,14 +33,21 @@ json_values = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.just("response"), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.just("response"), inner, max_size=3
+        )
     ),
     max_leaves=8,
 )
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.dictionaries(st.sampled_from(["usage", "response", "choices", "x"]), json_values), st.sampled_from([None, 2]), st.booleans())
+@given(
+    st.dictionaries(st.sampled_from(["usage", "response", "choices", "x"]), json_values),
+    st.sampled_from([None, 2]),
+    st.booleans(),
+)
 def test_a_body_comes_back_out_of_its_line(document: dict[str, object], indent: int | None, ascii_only: bool) -> None:
     body = json.dumps(document, indent=indent, ensure_ascii=ascii_only).encode()
     text = line("p", KEY, attempt(b" \n" + body + b"\n"))
@@ -57,13 +64,25 @@ def test_any_bytes_at_all_make_one_readable_line(body: bytes) -> None:
     json.loads(text)
 
 
-@pytest.mark.parametrize("text", [b"", b"x", b"{}", b'{"id": 1, "response": {}}', b'{ "id":"p","response":{"a":1}}', b'{"error":{"kind":"x"},"response":{}}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"x",
+        b"{}",
+        b'{"id": 1, "response": {}}',
+        b'{ "id":"p","response":{"a":1}}',
+        b'{"error":{"kind":"x"},"response":{}}',
+    ],
+)
 def test_a_line_of_another_program_gives_nothing(text: bytes) -> None:
     assert body_of(text) is None
 
 
 def test_a_fresh_clone_takes_the_answers_from_the_file_and_pays_nothing(bench: Bench) -> None:
-    bench.server.script = lambda text, _: Answer(400, body=b'{"error": {"message": "no"}}') if text == "bad" else good(text)
+    bench.server.script = lambda text, _: (
+        Answer(400, body=b'{"error": {"message": "no"}}') if text == "bad" else good(text)
+    )
     bench.ask("a", "bad", "b")
     before = {path.name: path.read_bytes() for path in bench.build.iterdir()}
     shutil.rmtree(bench.folder / "store")
@@ -74,7 +93,9 @@ def test_a_fresh_clone_takes_the_answers_from_the_file_and_pays_nothing(bench: B
 
 
 def test_a_plan_counts_what_generate_will_take_from_the_file(bench: Bench) -> None:
-    bench.server.script = lambda text, _: Answer(400, body=b'{"error": {"message": "no"}}') if text == "bad" else good(text)
+    bench.server.script = lambda text, _: (
+        Answer(400, body=b'{"error": {"message": "no"}}') if text == "bad" else good(text)
+    )
     rows = bench.ask("a", "bad", "b")
     keys = keys_of(bench.build / "responses.jsonl")
     assert keys == {rows[0]["key"], rows[2]["key"]}
@@ -97,7 +118,9 @@ ODD = [
 
 
 @pytest.mark.parametrize(("name", "value"), ODD)
-def test_figures_that_cannot_be_are_told_and_do_not_cost_the_answer(bench: Bench, capfd: pytest.CaptureFixture[str], name: str, value: str) -> None:
+def test_figures_that_cannot_be_are_told_and_do_not_cost_the_answer(
+    bench: Bench, capfd: pytest.CaptureFixture[str], name: str, value: str
+) -> None:
     bench.ask("a", "b")
     shutil.rmtree(bench.folder / "store")
     path = bench.build / "responses.jsonl"
@@ -115,8 +138,13 @@ def test_figures_that_cannot_be_are_told_and_do_not_cost_the_answer(bench: Bench
         assert f"1 figures in it cannot be, and count as unknown; the first: {path}:1: {name}" in said
 
 
-@pytest.mark.parametrize("spoil", [lambda line: line[:40], lambda line: json.dumps(json.loads(line), indent=None).encode(), lambda line: b"[]"])
-def test_a_line_that_was_edited_is_told_before_it_is_paid_again(bench: Bench, capfd: pytest.CaptureFixture[str], spoil: Callable[[bytes], bytes]) -> None:
+@pytest.mark.parametrize(
+    "spoil",
+    [lambda line: line[:40], lambda line: json.dumps(json.loads(line), indent=None).encode(), lambda line: b"[]"],
+)
+def test_a_line_that_was_edited_is_told_before_it_is_paid_again(
+    bench: Bench, capfd: pytest.CaptureFixture[str], spoil: Callable[[bytes], bytes]
+) -> None:
     bench.ask("a", "b")
     shutil.rmtree(bench.folder / "store")
     path = bench.build / "responses.jsonl"
@@ -177,7 +205,7 @@ def test_prompts_with_the_same_content_are_paid_once(bench: Bench) -> None:
 
 
 def test_a_damaged_ledger_is_named(bench: Bench, tmp_path: Path) -> None:
-    from pipeline.errors import ArtifactError, DiskError
+    from pipeline.core.errors import ArtifactError, DiskError
 
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "ledger.sqlite").write_bytes(b"not a database, but long enough to look at" * 100)

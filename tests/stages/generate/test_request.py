@@ -5,17 +5,24 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipeline.generate.config import ProviderSection, SamplingSection
-from pipeline.generate.request import Asker
+from pipeline.stages.generate.config import ProviderSection, SamplingSection
+from pipeline.stages.generate.requests.request import Asker
 
 MESSAGES = [{"role": "user", "content": "x"}]
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 
 
 def key(
-    provider: dict[str, Any] | None = None, sampling: dict[str, Any] | None = None, *, send_tools: bool = True, identity: str | None = None, tools: Any = TOOLS
+    provider: dict[str, Any] | None = None,
+    sampling: dict[str, Any] | None = None,
+    *,
+    send_tools: bool = True,
+    identity: str | None = None,
+    tools: Any = TOOLS,
 ) -> str:
-    section = ProviderSection.model_validate({"kind": "openrouter", "base_url": "http://a/v1", "model": "m", **(provider or {})})
+    section = ProviderSection.model_validate(
+        {"kind": "openrouter", "base_url": "http://a/v1", "model": "m", **(provider or {})}
+    )
     chosen = SamplingSection.model_validate({"temperature": 1, "top_p": 1, "max_tokens": 10, **(sampling or {})})
     return Asker(chosen, section, send_tools=send_tools, identity=identity).key(MESSAGES, tools)
 
@@ -72,11 +79,28 @@ def test_an_openai_server_is_known_by_its_address() -> None:
 
 
 EXTRA: dict[str, list[dict[str, Any]]] = {
-    "has a key of its own": [{"model": "x"}, {"max_tokens": 5}, {"max_completion_tokens": 5}, {"provider": {}}, {"Temperature": 0}, {"return_token_ids": True}],
-    "can cost more than tokens": [{"plugins": [{"id": "web"}]}, {"web_search_options": {}}, {"enable_search": True}, {"service_tier": "priority"}],
+    "has a key of its own": [
+        {"model": "x"},
+        {"max_tokens": 5},
+        {"max_completion_tokens": 5},
+        {"provider": {}},
+        {"Temperature": 0},
+        {"return_token_ids": True},
+    ],
+    "can cost more than tokens": [
+        {"plugins": [{"id": "web"}]},
+        {"web_search_options": {}},
+        {"enable_search": True},
+        {"service_tier": "priority"},
+    ],
     "decides who answers": [{"models": ["a", "b"]}, {"route": "fallback"}, {"preset": "p"}, {"extra_body": {"n": 2}}],
     "asks for several answers": [{"n": 2}, {"n": 1}, {"best_of": 4}],
-    "changes what the model is asked": [{"transforms": ["middle-out"]}, {"tools": []}, {"messages": []}, {"functions": []}],
+    "changes what the model is asked": [
+        {"transforms": ["middle-out"]},
+        {"tools": []},
+        {"messages": []},
+        {"functions": []},
+    ],
     "changes the form of the answer": [{"stream": True}],
     "not JSON": [{"min_p": 2**70}],
 }

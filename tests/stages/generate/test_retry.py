@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.generate.config import RetrySection
-from pipeline.generate.judge import Outcome, Verdict
-from pipeline.generate.retry import Tries, next_step
+from pipeline.stages.generate.config import RetrySection
+from pipeline.stages.generate.limits.retry import Tries, next_step
+from pipeline.stages.generate.provider.classify import Outcome, Verdict
 
 RETRY = RetrySection(attempts=3, repay=1, base=1, max_wait=8, server_wait=100)
 FREE = Outcome(Verdict.RETRY, "connect")

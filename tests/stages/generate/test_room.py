@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import DiskError
-from pipeline.generate import ledger
-from pipeline.generate.room import Room
-from pipeline.generate.writer import Writer
-from pipeline.store import collect
+from pipeline.commands.store import collect
+from pipeline.core.errors import DiskError
+from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.ledger.writer import Writer
+from pipeline.stages.generate.limits.free_disk import Room
 from tests.conftest import ROOT
-from tests.generate.chat_server import good
-from tests.generate.conftest import Bench
 from tests.namespaces import mounting
+from tests.stages.generate.chat_server import good
+from tests.stages.generate.conftest import Bench
 
 LONG = "x" * 20_000
 
@@ -28,20 +28,26 @@ def answered(rows: list[dict[str, Any]]) -> list[str]:
     return [row["response"]["choices"][0]["message"]["content"] for row in rows if row["error"] is None]
 
 
-def test_room_is_needed_for_what_is_in_flight_and_for_what_a_checkpoint_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_is_needed_for_what_is_in_flight_and_for_what_a_checkpoint_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     room = Room(tmp_path, 1000)
     needed = (1 << 17) + 8000
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3 * needed))
     assert room.shortage(3) is None
     (tmp_path / f"{ledger.FILE}-wal").write_bytes(b"x")
-    assert f"{3 * needed:,} bytes are left on the disk, and what is in flight may need {3 * needed + 1:,}" in str(room.shortage(3))
+    assert f"{3 * needed:,} bytes are left on the disk, and what is in flight may need {3 * needed + 1:,}" in str(
+        room.shortage(3)
+    )
     room.learn(10_000)
     assert f"may need {3 * (needed + 2000) + 1:,}" in str(room.shortage(3))
     monkeypatch.undo()
     assert "No such file" in str(Room(tmp_path / "gone", 1000).shortage(1))
 
 
-def test_nothing_is_sent_without_room_and_earlier_answers_are_written_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_sent_without_room_and_earlier_answers_are_written_out(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.ask("a")
     (bench.build / "responses.jsonl").unlink()
     usage = shutil.disk_usage
@@ -54,26 +60,37 @@ def test_nothing_is_sent_without_room_and_earlier_answers_are_written_out(bench:
     assert bench.server.asked == ["a", "b"]
 
 
-def test_a_disk_that_fills_stops_the_run_while_what_is_in_flight_still_fits(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 40 if len(bench.server.asked) < 6 else 1000))
+def test_a_disk_that_fills_stops_the_run_while_what_is_in_flight_still_fits(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 40 if len(bench.server.asked) < 6 else 1000)
+    )
     with pytest.raises(DiskError, match="1,000 bytes are left"):
         bench.ask(*map(str, range(100)))
     assert 6 <= len(bench.server.asked) == len(answered(bench.rows())) < 100
     assert bench.summary()["uncertain_requests"] == 0
 
 
-def test_what_the_ledger_cannot_take_is_written_out_and_taken_in_later(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_ledger_cannot_take_is_written_out_and_taken_in_later(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As when another program fills the disk while answers are on their way, and responses.jsonl lies on another one."""
     write = Writer._write
 
     def full(writer: Writer, batch: list[Any]) -> None:
         if len(bench.server.asked) >= 6:
-            writer._db.execute("PRAGMA max_page_count=1")  # SQLite's own word for a full disk: the file may not grow any more
+            writer._db.execute(
+                "PRAGMA max_page_count=1"
+            )  # SQLite's own word for a full disk: the file may not grow any more
         write(writer, batch)
 
     bench.server.script = lambda *_: good(LONG)
     monkeypatch.setattr(Writer, "_write", full)
-    with pytest.raises(DiskError, match=r"ledger\.sqlite: the ledger cannot be written \(database or disk is full\); [\d,]+ bytes are left on its disk"):
+    with pytest.raises(
+        DiskError,
+        match=r"ledger\.sqlite: the ledger cannot be written \(database or disk is full\); [\d,]+ bytes are left on its disk",
+    ):
         bench.ask(*map(str, range(20)))
     assert len(answered(bench.rows())) == len(bench.server.asked) < 20
     with ledger.opened(bench.folder / "store", readonly=True) as db:
@@ -84,12 +101,14 @@ def test_what_the_ledger_cannot_take_is_written_out_and_taken_in_later(bench: Be
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(mounting("") is None, reason="a small tmpfs needs a mount namespace, which this system does not allow")
+@pytest.mark.skipif(
+    mounting("") is None, reason="a small tmpfs needs a mount namespace, which this system does not allow"
+)
 def test_a_ledger_is_read_on_a_full_disk_and_on_one_that_takes_nothing(tmp_path: Path) -> None:
     code = """
 import pathlib, subprocess, sys
-from pipeline.errors import DiskError
-from pipeline.generate import ledger
+from pipeline.core.errors import DiskError
+from pipeline.stages.generate import ledger
 
 folder = pathlib.Path(sys.argv[1])
 ledger.connect(folder).close()
@@ -111,11 +130,15 @@ except DiskError as error:
     print(error)
 """
     command = mounting(f'mount -t tmpfs -o size=512k none {tmp_path} && "$@"') or ()
-    done = subprocess.run([*command, sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     *read, full, again, forbidden = done.stdout.splitlines()
     assert [*read, again] == ["0", "0", "0"]
-    assert full.endswith("(database or disk is full); 0 bytes are left on its disk: free some space and run again: what was answered so far is kept")
+    assert full.endswith(
+        "(database or disk is full); 0 bytes are left on its disk: free some space and run again: what was answered so far is kept"
+    )
     assert f"see that you may write to {tmp_path}" in forbidden
 
 
@@ -127,5 +150,8 @@ def test_store_gc_says_what_shrinking_needs() -> None:
             raise error
         return SimpleNamespace(rowcount=0)
 
-    with pytest.raises(DiskError, match=r"what was to go is dropped, .* \(SQLITE_TMPDIR or TMPDIR\), then beside it \(database or disk is full\)"):
+    with pytest.raises(
+        DiskError,
+        match=r"what was to go is dropped, .* \(SQLITE_TMPDIR or TMPDIR\), then beside it \(database or disk is full\)",
+    ):
         collect(SimpleNamespace(execute=execute), 1.0, None, really=False)  # type: ignore[arg-type]

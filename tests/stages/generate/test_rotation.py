@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.generate.config import ProviderSection
-from pipeline.generate.policy import admit, parse_endpoints
-from pipeline.generate.rotation import Rotation
-from tests.generate.chat_server import ENDPOINT, Answer, completion, error, good
-from tests.generate.conftest import Bench
+from pipeline.stages.generate.config import ProviderSection
+from pipeline.stages.generate.provider.policy import admit, parse_endpoints
+from pipeline.stages.generate.provider.rotation import Rotation
+from tests.stages.generate.chat_server import ENDPOINT, Answer, completion, error, good
+from tests.stages.generate.conftest import Bench
 
 TWO = [ENDPOINT, {**ENDPOINT, "provider_name": "Beta AI", "tag": "beta/int4"}]
 OPENROUTER = ProviderSection(kind="openrouter", model="m")
@@ -17,7 +17,10 @@ OPENROUTER = ProviderSection(kind="openrouter", model="m")
 
 def rotation(endpoints: list[dict[str, Any]] = TWO) -> Rotation:
     admission = admit(parse_endpoints({"data": {"endpoints": endpoints}}), OPENROUTER, needs=frozenset(), max_tokens=10)
-    return Rotation({"model": "m", "provider": {"only": sorted(endpoint.tag for endpoint in admission.admitted), "ignore": []}}, admission)
+    return Rotation(
+        {"model": "m", "provider": {"only": sorted(endpoint.tag for endpoint in admission.admitted), "ignore": []}},
+        admission,
+    )
 
 
 def only(found: Rotation, now: float, *avoided: str) -> list[str]:
@@ -90,7 +93,11 @@ def test_the_others_take_the_requests_of_a_provider_that_is_full(bench: Bench, s
 
 def test_a_provider_that_is_the_only_one_is_waited_for(bench: Bench) -> None:
     bench.provider = {"concurrency": 2}
-    bench.server.script = lambda text, nth: error(429, provider_name="Alpha", headers={"Retry-After": "0.5"}) if (text, nth) == ("a", 0) else good(delay=0.05)
+    bench.server.script = lambda text, nth: (
+        error(429, provider_name="Alpha", headers={"Retry-After": "0.5"})
+        if (text, nth) == ("a", 0)
+        else good(delay=0.05)
+    )
     assert all(row["error"] is None for row in bench.ask(*"abcd"))
     assert sorted(bench.server.times)[2] - bench.server.times[0] >= 0.5
 
@@ -98,8 +105,13 @@ def test_a_provider_that_is_the_only_one_is_waited_for(bench: Bench) -> None:
 def test_nothing_twice_from_one_provider_goes_to_another(bench: Bench) -> None:
     bench.server.endpoints = TWO
     bench.provider = {"retry": {"repay": 5}}
-    empty = {**completion("", tokens=0), "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": ""}}]}
-    bench.server.script = lambda _, nth: Answer(body=json.dumps(empty).encode()) if nth < 2 else good(provider="Beta AI")
+    empty = {
+        **completion("", tokens=0),
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": ""}}],
+    }
+    bench.server.script = lambda _, nth: (
+        Answer(body=json.dumps(empty).encode()) if nth < 2 else good(provider="Beta AI")
+    )
     (row,) = bench.ask("a")
     assert row["error"] is None
     assert [body["provider"]["only"] for body in bench.server.bodies] == [["alpha", "beta/int4"]] * 2 + [["beta/int4"]]
@@ -107,7 +119,10 @@ def test_nothing_twice_from_one_provider_goes_to_another(bench: Bench) -> None:
 
 def test_nothing_twice_from_the_only_provider_is_the_end(bench: Bench) -> None:
     bench.provider = {"retry": {"repay": 5}}
-    empty = {**completion("", tokens=0), "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": ""}}]}
+    empty = {
+        **completion("", tokens=0),
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": ""}}],
+    }
     bench.server.script = lambda *_: Answer(body=json.dumps(empty).encode())
     (row,) = bench.ask("a")
     assert row["error"]["kind"] == "empty_zero_tokens"

@@ -11,17 +11,24 @@ from typing import Any
 
 import pytest
 
-from pipeline.errors import ProviderError
-from pipeline.generate import ledger
-from pipeline.generate.config import ProviderSection
-from pipeline.generate.money import PICO
-from pipeline.generate.settling import Settled, bill_of, settle
-from pipeline.http import Reply
-from tests.generate.chat_server import Answer, good
-from tests.generate.conftest import Bench
+from pipeline.core.errors import ProviderError
+from pipeline.core.http import Reply
+from pipeline.stages.generate.config import ProviderSection
+from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.limits.money import PICO
+from pipeline.stages.generate.provider.settling import Settled, bill_of, settle
+from tests.stages.generate.chat_server import Answer, good
+from tests.stages.generate.conftest import Bench
 from tests.waiting import until
 
-BILL = {"id": "gen-7", "total_cost": 0.00003, "native_tokens_prompt": 10, "native_tokens_completion": 5, "provider_name": "Alpha", "model": "m"}
+BILL = {
+    "id": "gen-7",
+    "total_cost": 0.00003,
+    "native_tokens_prompt": 10,
+    "native_tokens_completion": 5,
+    "provider_name": "Alpha",
+    "model": "m",
+}
 
 
 def cut(generation: str | None = "gen-7") -> Answer:
@@ -44,8 +51,18 @@ def test_a_body_cut_short_is_booked_with_what_it_cost(bench: Bench) -> None:
     found = settled(bench)
     assert (found.settled, found.cost_pico, found.charged_pico) == (1, 0.00003 * PICO, worst)
     (row,) = bench.attempts()
-    assert (row["state"], row["kind"], row["cost_pico"], row["charge_pico"]) == ("failed", "cut_short", 0.00003 * PICO, 0.00003 * PICO)
-    assert (row["prompt_tokens"], row["completion_tokens"], row["charge_tokens"], row["provider"]) == (10, 5, 5, "Alpha")
+    assert (row["state"], row["kind"], row["cost_pico"], row["charge_pico"]) == (
+        "failed",
+        "cut_short",
+        0.00003 * PICO,
+        0.00003 * PICO,
+    )
+    assert (row["prompt_tokens"], row["completion_tokens"], row["charge_tokens"], row["provider"]) == (
+        10,
+        5,
+        5,
+        "Alpha",
+    )
     assert settled(bench).settled == 0
     bench.server.script = lambda *_: good()
     bench.run()
@@ -82,8 +99,18 @@ def test_an_id_is_on_the_disk_while_its_body_is_still_awaited(bench: Bench) -> N
     """Killed between the headers and the body, as by a power cut: the id is known all the same."""
     bench.server.script = lambda *_: Answer(trickle=b" ", headers={"X-Generation-Id": "gen-7"})
     bench.write("a")
-    command = [sys.executable, "-m", "tests.generate.child", str(bench.folder), bench.server.url, "4", bench.dataset]
-    child = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "AERIE_STORE": str(bench.folder / "store")})
+    command = [
+        sys.executable,
+        "-m",
+        "tests.stages.generate.child",
+        str(bench.folder),
+        bench.server.url,
+        "4",
+        bench.dataset,
+    ]
+    child = subprocess.Popen(
+        command, stderr=subprocess.DEVNULL, env={**os.environ, "AERIE_STORE": str(bench.folder / "store")}
+    )
     until(lambda: len(bench.server.asked) == 1 and bool(_noted(bench.folder / "store" / ledger.FILE)))
     child.send_signal(signal.SIGKILL)
     child.wait()
@@ -109,7 +136,7 @@ def test_a_refused_key_ends_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) ->
     bench.server.script = lambda *_: cut()
     bench.ask("a")
     reply = Reply(401, b"no")
-    monkeypatch.setattr("pipeline.http.Client.get", lambda *_: _now(reply))
+    monkeypatch.setattr("pipeline.core.http.Client.get", lambda *_: _now(reply))
     with pytest.raises(ProviderError, match="refuses the key"):
         settled(bench)
 
@@ -118,7 +145,9 @@ async def _now(reply: Reply) -> Reply:
     return reply
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"data": []}', b'{"data": {"total_cost": "x"}}', b'{"data": {"total_cost": 1e300}}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"data": []}', b'{"data": {"total_cost": "x"}}', b'{"data": {"total_cost": 1e300}}']
+)
 def test_a_bill_that_is_none(body: bytes) -> None:
     assert bill_of(Reply(200, body)) is None
 

@@ -5,19 +5,26 @@ import io
 import pytest
 from rich.console import Console
 
-from pipeline.errors import BudgetError, ProviderError
-from pipeline.generate import ledger
-from pipeline.store import collect, stats
-from tests.generate.chat_server import error, good
-from tests.generate.conftest import Bench
+from pipeline.commands.store import collect, stats
+from pipeline.core.errors import BudgetError, ProviderError
+from pipeline.stages.generate.ledger import ledger
+from tests.stages.generate.chat_server import error, good
+from tests.stages.generate.conftest import Bench
 
 
 def test_every_prompt_gets_a_row_in_prompt_order(bench: Bench) -> None:
     bench.server.script = lambda text, nth: good(f"answer to {text}", delay=0.05 if text == "a" else 0)
     rows = bench.ask("a", "b", "c")
     assert [row["id"] for row in rows] == ["p0", "p1", "p2"]
-    assert [row["response"]["choices"][0]["message"]["content"] for row in rows] == ["answer to a", "answer to b", "answer to c"]
-    assert all(row["error"] is None and row["policy"] is None and row["attempts"] == 1 and row["cost_usd"] == 0.00002 for row in rows)
+    assert [row["response"]["choices"][0]["message"]["content"] for row in rows] == [
+        "answer to a",
+        "answer to b",
+        "answer to c",
+    ]
+    assert all(
+        row["error"] is None and row["policy"] is None and row["attempts"] == 1 and row["cost_usd"] == 0.00002
+        for row in rows
+    )
 
 
 def test_a_second_run_sends_nothing_and_changes_nothing(bench: Bench) -> None:
@@ -46,11 +53,16 @@ def test_prompts_anywhere_between_answered_ones_are_asked(bench: Bench) -> None:
 
 
 def test_budget_stops_before_it_is_passed(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
-    bench.dataset_budget = {"completion_tokens": 120}  # one worst case of 100 fits; five are used; so one more fits, and so on until 20 are left
+    bench.dataset_budget = {
+        "completion_tokens": 120
+    }  # one worst case of 100 fits; five are used; so one more fits, and so on until 20 are left
     rows = bench.ask(*"abcdefgh")
     assert sum(row["error"] is None for row in rows) == 5
     assert bench.summary()["not_asked"] == 3
-    assert f"3 prompts have no answer, and they can cost ${bench.summary()['remaining_usd']:.4f} at most" in capfd.readouterr().err
+    assert (
+        f"3 prompts have no answer, and they can cost ${bench.summary()['remaining_usd']:.4f} at most"
+        in capfd.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(("prices", "dollars"), [({"prompt": 1.0, "completion": 10.0}, True), ({}, False)])
@@ -69,7 +81,9 @@ def test_budget_can_fail_the_build(bench: Bench) -> None:
     assert bench.rows()[0]["error"]["kind"] == "not_asked"
 
 
-def test_an_answer_that_was_dropped_from_the_ledger_is_not_shown_as_one_while_it_is_not_asked_again(bench: Bench) -> None:
+def test_an_answer_that_was_dropped_from_the_ledger_is_not_shown_as_one_while_it_is_not_asked_again(
+    bench: Bench,
+) -> None:
     bench.ask("a", "b")
     with ledger.opened(bench.folder / "store") as db:
         collect(db, 0, [], really=True)
@@ -97,11 +111,22 @@ def test_the_stores_table_counts_what_was_sent_and_fits_80_columns(bench: Bench)
     bench.ask("a", "b", "bad")
     with ledger.opened(bench.folder / "store") as db:
         db.execute("INSERT INTO requests VALUES(100, 'k', ?, 'real', 1, 7, 7, 0)", (bench.dataset,))
-        db.execute("INSERT INTO results(attempt, state, charge_pico, charge_tokens, kind) VALUES(100, 'failed', 0, 0, 'unsent')")
+        db.execute(
+            "INSERT INTO results(attempt, state, charge_pico, charge_tokens, kind) VALUES(100, 'failed', 0, 0, 'unsent')"
+        )
         console = Console(file=io.StringIO(), width=80)
         console.print(stats(db, bench.folder / "store"))
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
-    assert next(line for line in lines if line.lstrip().startswith("a_dataset")).split()[1:] == ["real", "3", "2", "1", "0", "10", "$0.0000", "$0.0000"]
+    assert next(line for line in lines if line.lstrip().startswith("a_dataset")).split()[1:] == [
+        "real",
+        "3",
+        "2",
+        "1",
+        "0",
+        "10",
+        "$0.0000",
+        "$0.0000",
+    ]
     for name in ("dataset", "money", "sent", "answers", "failed", "open", "tokens", "spent", "or up to"):
         assert any(name in line for line in lines), name

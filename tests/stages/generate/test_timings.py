@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pipeline.generate.timing import busy, quantile
-from pipeline.schema.timings import Timing, TimingsSummary
-from pipeline.status import show_speed
-from tests.generate.chat_server import good
-from tests.generate.conftest import Bench
+from pipeline.commands.status import show_speed
+from pipeline.formats.schema.timings import Timing, TimingsSummary
+from pipeline.stages.generate.output.timing import busy, quantile
+from tests.stages.generate.chat_server import good
+from tests.stages.generate.conftest import Bench
 
 
 def lines(bench: Bench) -> list[dict[str, Any]]:
@@ -33,11 +33,16 @@ def test_each_answers_time_and_each_providers_quantiles(bench: Bench) -> None:
     bench.provider = {"concurrency": 3}
     rows = bench.ask("quick", "slow", "quick", "other", *"abc")
     timings = lines(bench)
-    assert [(row["id"], row["key"], row["provider"]) for row in timings] == [(row["id"], row["key"], row["provider"]) for row in rows]
+    assert [(row["id"], row["key"], row["provider"]) for row in timings] == [
+        (row["id"], row["key"], row["provider"]) for row in rows
+    ]
     assert timings[1]["seconds"] >= 0.3
     assert timings[0]["seconds"] == timings[2]["seconds"]
     found = summary(bench)
-    assert (found.answers, found.measured) == (bench.summary()["answered"] - 1, found.answers)  # two prompts share an answer
+    assert (found.answers, found.measured) == (
+        bench.summary()["answered"] - 1,
+        found.answers,
+    )  # two prompts share an answer
     (slow,) = (row["seconds"] for row in timings if row["provider"] == "Beta")
     others = [row["seconds"] for number, row in enumerate(timings) if row["provider"] == "Alpha" and number != 2]
     assert found.by_provider["Beta"].p50_seconds == slow >= 0.3
@@ -47,7 +52,9 @@ def test_each_answers_time_and_each_providers_quantiles(bench: Bench) -> None:
 
 def test_another_clone_takes_the_times_with_the_answers(bench: Bench) -> None:
     bench.ask("a", "b")
-    kept = {path: path.read_bytes() for path in bench.build.iterdir() if path.name != "generate.json"}  # no list of endpoints: nothing was asked for
+    kept = {
+        path: path.read_bytes() for path in bench.build.iterdir() if path.name != "generate.json"
+    }  # no list of endpoints: nothing was asked for
     shutil.rmtree(bench.folder / "store")
     bench.run()
     assert {path: path.read_bytes() for path in kept} == kept

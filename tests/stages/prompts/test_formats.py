@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from pipeline.artifacts import sha256_file
-from pipeline.errors import InputError
-from pipeline.prompts.config import PromptsSection
-from pipeline.prompts.stage import Config, run
+from pipeline.core.errors import InputError
+from pipeline.core.files import sha256_file
+from pipeline.stages.prompts.config import PromptsSection
+from pipeline.stages.prompts.stage import Config, run
 
 ROWS = [{"messages": [{"role": "user", "content": f"Line\u2028{number}"}], "id": f"r{number}"} for number in range(5)]
 TEXT = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS).encode()
@@ -38,7 +38,9 @@ def write(path: Path, data: bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("name", "data"), [("s.jsonl", TEXT), ("s.jsonl.gz", gzip.compress(TEXT)), ("s.jsonl.zst", zstd(TEXT))])
+@pytest.mark.parametrize(
+    ("name", "data"), [("s.jsonl", TEXT), ("s.jsonl.gz", gzip.compress(TEXT)), ("s.jsonl.zst", zstd(TEXT))]
+)
 def test_plain_and_compressed_lines_give_the_same_prompts(tmp_path: Path, name: str, data: bytes) -> None:
     rows = prepare(write(tmp_path / name, data))
     assert [(row["id"], row["messages"]) for row in rows] == [(row["id"], row["messages"]) for row in ROWS]
@@ -67,7 +69,11 @@ def test_a_damaged_parquet_file_is_named(tmp_path: Path) -> None:
 
 
 def test_sharegpt_conversations_and_the_answer_that_is_asked_anew(tmp_path: Path) -> None:
-    turns = [{"from": "system", "value": "Be brief."}, {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
+    turns = [
+        {"from": "system", "value": "Be brief."},
+        {"from": "human", "value": "Hi"},
+        {"from": "gpt", "value": "Hello"},
+    ]
     source = write(tmp_path / "s.jsonl", json.dumps({"conversations": turns}).encode())
     (row,) = prepare(source, columns={"messages": None, "conversations": "conversations"}, drop_last_answer=True)
     assert row["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
@@ -119,9 +125,15 @@ def test_fields_that_a_parquet_file_fills_with_nulls_are_not_asked(tmp_path: Pat
 
 def test_tools_and_tool_calls_that_a_parquet_file_fills_with_nulls_are_as_in_lines(tmp_path: Path) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    first = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}], "tools": [{"type": "function", "function": {"name": "f"}}]}
+    first = {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}],
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+    }
     parameters = {"type": "object", "properties": {"x": {"type": "string", "enum": ["u"]}}}
-    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}, {"type": "function", "function": {"name": "g", "description": "G"}}]
+    tools = [
+        {"type": "function", "function": {"name": "f", "parameters": parameters}},
+        {"type": "function", "function": {"name": "g", "description": "G"}},
+    ]
     second = {
         "messages": [
             {"role": "user", "content": [{"type": "text", "text": "b", "cache": "x"}]},
@@ -134,12 +146,21 @@ def test_tools_and_tool_calls_that_a_parquet_file_fills_with_nulls_are_as_in_lin
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "s.parquet")
     lines = write(tmp_path / "s.jsonl", b"".join(json.dumps(row).encode() + b"\n" for row in rows))
     assert [row["tools"] for row in prepare(tmp_path / "s.parquet")] == [row["tools"] for row in rows]
-    found = [{message["role"]: message.get("content") for message in row["messages"]} for row in prepare(tmp_path / "s.parquet")]
+    found = [
+        {message["role"]: message.get("content") for message in row["messages"]}
+        for row in prepare(tmp_path / "s.parquet")
+    ]
     assert found == [{message["role"]: message.get("content") for message in row["messages"]} for row in prepare(lines)]
 
 
 @pytest.mark.parametrize(
-    "data", [b"\xef\xbb\xbf" + TEXT, TEXT.replace(b"\n", b"\r\n"), TEXT.replace(b"\n", b"\n \n\r\n")[:-4], gzip.compress(TEXT[:30]) + gzip.compress(TEXT[30:])]
+    "data",
+    [
+        b"\xef\xbb\xbf" + TEXT,
+        TEXT.replace(b"\n", b"\r\n"),
+        TEXT.replace(b"\n", b"\n \n\r\n")[:-4],
+        gzip.compress(TEXT[:30]) + gzip.compress(TEXT[30:]),
+    ],
 )
 def test_what_editors_and_compressors_do_to_lines_changes_no_prompt(tmp_path: Path, data: bytes) -> None:
     rows = prepare(write(tmp_path / "s.jsonl.gz", data))
@@ -162,7 +183,9 @@ def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
 def hub(folder: Path, **section: Any) -> list[dict[str, Any]]:
     """Read a folder as the hub's library reads a dataset, without a network."""
     pytest.importorskip("datasets", reason="the extra `hub` is not installed")
-    config = Config.model_validate({"prompts": {"path": f"hf://{folder}", "revision": "0" * 40, **section}, "digest": None})
+    config = Config.model_validate(
+        {"prompts": {"path": f"hf://{folder}", "revision": "0" * 40, **section}, "digest": None}
+    )
     out = folder.parent / "prompts.jsonl"
     run(config, prompts=out, summary=folder.parent / "prompts.json")
     return [json.loads(line) for line in out.read_text().split("\n") if line]
@@ -179,7 +202,13 @@ def test_a_hub_datasets_conversations_in_parquet_and_another_split(tmp_path: Pat
     (tmp_path / "set").mkdir()
     turns = [[{"from": "human", "value": f"Hi {number}"}, {"from": "gpt", "value": "Hello"}] for number in range(3)]
     pq.write_table(pa.table({"conversations": turns}), tmp_path / "set" / "test.parquet")
-    rows = hub(tmp_path / "set", split="test", columns={"messages": None, "conversations": "conversations"}, drop_last_answer=True, limit=2)
+    rows = hub(
+        tmp_path / "set",
+        split="test",
+        columns={"messages": None, "conversations": "conversations"},
+        drop_last_answer=True,
+        limit=2,
+    )
     assert [row["messages"] for row in rows] == [[{"role": "user", "content": f"Hi {number}"}] for number in range(2)]
 
 

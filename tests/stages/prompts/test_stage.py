@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts import sha256_file
-from pipeline.errors import InputError
-from pipeline.prompts.stage import Config, run
+from pipeline.core.errors import InputError
+from pipeline.core.files import sha256_file
+from pipeline.stages.prompts.stage import Config, run
 
 USER = {"messages": [{"role": "user", "content": "Hello?"}]}
 
@@ -84,22 +84,42 @@ def parts(text: str) -> str:
             r"some\.jsonl:2: the messages and tools must be JSON",
         ),
         ('{"messages": [{"role": "user"}]}', r"some\.jsonl:2: message 0 \(user\) has no content"),
-        ('{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}', r"some\.jsonl:2: the last message is the assistant's"),
+        (
+            '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]}',
+            r"some\.jsonl:2: the last message is the assistant's",
+        ),
         ('{"messages": [{"role": "user", "content": "x"}], "id": "../x"}', r"some\.jsonl:2: 'id' must be"),
-        ('{"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}]}', r"some\.jsonl:2: tool 0 must be"),
+        (
+            '{"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}]}',
+            r"some\.jsonl:2: tool 0 must be",
+        ),
         ('{"messages": [{"role": "user", "content": "\\ud83d"}]}', r"some\.jsonl:2: not JSON"),
         (
             tools('{"type": "object", "properties": {"x": {"maximum": 18446744073709551616}}}'),
             r"some\.jsonl:2: the number 18446744073709551616 does not fit 64 bits",
         ),
         (tools('{"type": "object", "minimum": -' + "9" * 30 + "}"), r"some\.jsonl:2: the number -999"),
-        (tools('{"type": "object", "properties": 3}'), r"some\.jsonl:2: tool 0 \(f\): 'parameters' is no JSON Schema: properties: 3 is not of type 'object'"),
-        (tools('{"type": "strin"}'), r"some\.jsonl:2: tool 0 \(f\): 'parameters' must be a JSON Schema of type object; found type \"strin\""),
-        (tools('{"properties": {"x": {"type": "strin"}}}'), r"some\.jsonl:2: tool 0 \(f\): 'parameters' is no JSON Schema: properties\.x\.type"),
-        (tools('"none"'), r"some\.jsonl:2: tool 0 \(f\): 'parameters' must be a JSON Schema of an object"),
-        (tools("{}", kind="openrouter:web_search"), r"some\.jsonl:2: tool 0 is of type \"openrouter:web_search\"; only functions"),
         (
-            parts('{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}'),
+            tools('{"type": "object", "properties": 3}'),
+            r"some\.jsonl:2: tool 0 \(f\): 'parameters' is no JSON Schema: properties: 3 is not of type 'object'",
+        ),
+        (
+            tools('{"type": "strin"}'),
+            r"some\.jsonl:2: tool 0 \(f\): 'parameters' must be a JSON Schema of type object; found type \"strin\"",
+        ),
+        (
+            tools('{"properties": {"x": {"type": "strin"}}}'),
+            r"some\.jsonl:2: tool 0 \(f\): 'parameters' is no JSON Schema: properties\.x\.type",
+        ),
+        (tools('"none"'), r"some\.jsonl:2: tool 0 \(f\): 'parameters' must be a JSON Schema of an object"),
+        (
+            tools("{}", kind="openrouter:web_search"),
+            r"some\.jsonl:2: tool 0 is of type \"openrouter:web_search\"; only functions",
+        ),
+        (
+            parts(
+                '{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}'
+            ),
             r"some\.jsonl:2: message 0 \(user\): only text",
         ),
         (parts('"bare"'), r"some\.jsonl:2: message 0 \(user\): only text"),
@@ -128,7 +148,9 @@ def test_text_in_parts_and_tools_with_a_schema_are_asked_as_they_are(tmp_path: P
 
 
 def test_columns_that_are_not_used_are_counted_and_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    _, summary = prepare(tmp_path, lines(asked("a", tool=[]), asked("b", tool=[], source="x"), asked("c", id="c", tools=None)))
+    _, summary = prepare(
+        tmp_path, lines(asked("a", tool=[]), asked("b", tool=[], source="x"), asked("c", id="c", tools=None))
+    )
     assert summary["unused"] == {"source": 1, "tool": 2}
     assert "of 3 rows these columns are not used: 'source' (in 1), 'tool' (in 2)" in capfd.readouterr().err
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from pipeline.artifacts import write_json
-from pipeline.calibrate.stage import Config as CalibrateConfig
-from pipeline.calibrate.stage import run as calibrate
-from pipeline.errors import InputError
-from pipeline.reconstruct.stage import Config, run
-from pipeline.schema.target import TargetRecord
-from pipeline.schema.tokens import SCHEMA
-from pipeline.tables import read_rows
-from pipeline.tokens import Tokenizer
+from pipeline.core.errors import InputError
+from pipeline.core.files import write_json
+from pipeline.core.tables import read_rows
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.formats.schema.tokens import SCHEMA
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.stages.calibrate.stage import Config as CalibrateConfig
+from pipeline.stages.calibrate.stage import run as calibrate
+from pipeline.stages.reconstruct.stage import Config, run
 from tests.answers.build import CLOSE, END, body
 
 pytestmark = pytest.mark.slow
@@ -47,7 +47,13 @@ class Build:
 
     def calibrate(self) -> dict[str, Any]:
         at = self.folder
-        calibrate(CalibrateConfig(), responses=at / "responses.jsonl", tokens=at / "tokens.parquet", record=at / "fingerprint.json", report=at / "report.json")
+        calibrate(
+            CalibrateConfig(),
+            responses=at / "responses.jsonl",
+            tokens=at / "tokens.parquet",
+            record=at / "fingerprint.json",
+            report=at / "report.json",
+        )
         report: dict[str, Any] = json.loads((at / "report.json").read_text())
         return report
 
@@ -69,7 +75,12 @@ def test_rows_come_in_prompt_order_with_prompt_ids_and_statuses(build: Build) ->
     build.write("prompts.jsonl", [prompt(name) for name in "abcd"])
     good = body("Two plus three.", "Five.", billed=8)
     failed = {"kind": "http_400", "message": "bad request"}
-    lines = [response("a", good), response("b", None, error=failed), response("c", good, policy="denied by name"), "{not json"]
+    lines = [
+        response("a", good),
+        response("b", None, error=failed),
+        response("c", good, policy="denied by name"),
+        "{not json",
+    ]
     build.write("responses.jsonl", lines)
     rows = build.reconstruct()
     assert [(row["id"], row["status"], row["reason"]) for row in rows] == [
@@ -87,7 +98,9 @@ def test_rows_come_in_prompt_order_with_prompt_ids_and_statuses(build: Build) ->
 def test_responses_out_of_step_are_matched_by_id_and_strangers_kept(build: Build) -> None:
     build.write("prompts.jsonl", [prompt(name) for name in "abc"])
     good = body("Two plus three.", "Five.", billed=8)
-    build.write("responses.jsonl", [response("c", good), response("stranger", good), response("a", good), response("a", good)])
+    build.write(
+        "responses.jsonl", [response("c", good), response("stranger", good), response("a", good), response("a", good)]
+    )
     rows = build.reconstruct()
     assert [(row["id"], row["reason"]) for row in rows] == [
         ("a", None),
@@ -130,19 +143,33 @@ def test_a_body_that_is_no_strict_json_is_read_from_its_base64(build: Build) -> 
     odd = b'{"choices": [{"message": {"content": "x \\ud83d"}, "finish_reason": "stop"}]}'
     torn = b'{"choices": [{"mess'
     build.write("prompts.jsonl", [prompt("a"), prompt("b")])
-    encoded = [{**response(name, None), "response_base64": base64.b64encode(raw).decode()} for name, raw in (("a", odd), ("b", torn))]
+    encoded = [
+        {**response(name, None), "response_base64": base64.b64encode(raw).decode()}
+        for name, raw in (("a", odd), ("b", torn))
+    ]
     build.write("responses.jsonl", encoded)
     assert [row["reason"] for row in build.reconstruct()] == ["text_not_utf8", "not_a_completion"]
 
 
 def test_tools_are_in_the_prompt_only_when_they_were_sent(build: Build) -> None:
-    tools = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}}]
+    tools = [
+        {
+            "type": "function",
+            "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}},
+        }
+    ]
     build.write("prompts.jsonl", [{**prompt("a"), "tools": tools}])
     build.write("responses.jsonl", [response("a", body("Two plus three.", "Five.", billed=8))])
     with_tools = build.reconstruct()[0]["prompt_ids"]
     at = build.folder
     files = {name: at / f"{name}.jsonl" for name in ("prompts", "responses")}
-    run(Config(send_tools=False), **files, record=at / "fingerprint.json", tokens=at / "t.parquet", summary=at / "s.json")
+    run(
+        Config(send_tools=False),
+        **files,
+        record=at / "fingerprint.json",
+        tokens=at / "t.parquet",
+        summary=at / "s.json",
+    )
     assert len(next(iter(read_rows(at / "t.parquet", SCHEMA)))["prompt_ids"]) < len(with_tools)
 
 

@@ -13,15 +13,15 @@ import pytest
 
 from pipeline.answers.lines import Job
 from pipeline.answers.rows import RowMaker
-from pipeline.reconstruct import work
-from pipeline.reconstruct.kept import Line
-from pipeline.reconstruct.sources import file_lines, file_to_job
-from pipeline.reconstruct.stage import rebuild_file
-from pipeline.runner import guarded
-from pipeline.schema.target import TargetRecord
-from pipeline.schema.tokens import SCHEMA
-from pipeline.tables import read_rows
-from pipeline.tokens import Tokenizer
+from pipeline.core.process.runner import guarded
+from pipeline.core.tables import read_rows
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.formats.schema.tokens import SCHEMA
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.stages.reconstruct import batches
+from pipeline.stages.reconstruct.kept import Line
+from pipeline.stages.reconstruct.sources import file_lines, file_to_job
+from pipeline.stages.reconstruct.stage import rebuild_file
 from tests.answers.build import CLOSE, END, body
 
 IDS = [17285, 9620, 3499, 13, CLOSE, 63494, 13, END]
@@ -34,7 +34,9 @@ def maker(kimi: TargetRecord, tokenizer: Tokenizer) -> RowMaker:
 
 
 def write(path: Path, bodies: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps({"id": str(number), "response": value}) + "\n" for number, value in enumerate(bodies)))
+    path.write_text(
+        "".join(json.dumps({"id": str(number), "response": value}) + "\n" for number, value in enumerate(bodies))
+    )
     return path
 
 
@@ -43,11 +45,18 @@ def test_the_table_does_not_depend_on_how_the_work_is_shared(
     evidence: str, more: dict[str, Any], tmp_path: Path, maker: RowMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pools = Mock(wraps=ProcessPoolExecutor)
-    monkeypatch.setattr(work, "ProcessPoolExecutor", pools)
-    bodies = [body("Two plus three.", "Five.", billed=8, **more)] * 600 + [body("Two plus three.", text, billed=99) for text in ("<|im_end|>", "[EOS]", "")]
+    monkeypatch.setattr(batches, "ProcessPoolExecutor", pools)
+    bodies = [body("Two plus three.", "Five.", billed=8, **more)] * 600 + [
+        body("Two plus three.", text, billed=99) for text in ("<|im_end|>", "[EOS]", "")
+    ]
     source, out, written = write(tmp_path / "in.jsonl", bodies), tmp_path / "tokens.parquet", set()
-    for workers, room in ((1, 0), (2, 4 << 20), (2, 20_000), (3, 100)):  # of the slots: for a whole piece, for its lines alone, for nothing
-        monkeypatch.setattr(work, "SLOT_BYTES", room)
+    for workers, room in (
+        (1, 0),
+        (2, 4 << 20),
+        (2, 20_000),
+        (3, 100),
+    ):  # of the slots: for a whole piece, for its lines alone, for nothing
+        monkeypatch.setattr(batches, "SLOT_BYTES", room)
         document = rebuild_file(partial(file_lines, source), file_to_job, maker, out, workers)
         written.add((out.read_bytes(), json.dumps(document)))
     assert len(written) == 1
@@ -55,7 +64,9 @@ def test_the_table_does_not_depend_on_how_the_work_is_shared(
     assert [row["evidence"] for row in read_rows(out, SCHEMA)][:600] == [evidence] * 600
 
 
-def test_a_process_that_is_killed_is_one_message(tmp_path: Path, maker: RowMaker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_process_that_is_killed_is_one_message(
+    tmp_path: Path, maker: RowMaker, capsys: pytest.CaptureFixture[str]
+) -> None:
     here, out = os.getpid(), tmp_path / "tokens.parquet"
     source = write(tmp_path / "in.jsonl", [body("Two plus three.", "Five.", billed=8, token_ids=IDS)] * 900)
 
@@ -83,7 +94,7 @@ def test_a_provider_of_whom_enough_is_known_is_not_looked_at_again(tmp_path: Pat
         looked.append(line[0])
         return file_to_job(line)
 
-    seen = work.survey(file_lines(write(tmp_path / "in.jsonl", bodies)), maker, to_job)
+    seen = batches.survey(file_lines(write(tmp_path / "in.jsonl", bodies)), maker, to_job)
     assert {name: counts.rows for name, counts in seen.items()} == {None: 256, "P": 256, "Late": 1}
     assert len(looked) < 700
     assert looked[-1] == 901

@@ -6,25 +6,30 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.artifacts import read_model, sha256_folder
-from pipeline.compose import target_section
-from pipeline.errors import ConfigError, TokenizerError
-from pipeline.rendering import PromptRenderer
-from pipeline.schema.target import TargetRecord
-from pipeline.target.check import fault, greedy
-from pipeline.target.config import TargetSection
-from pipeline.target.corpus import KINDS, heldout
-from pipeline.target.examples import OTHER_SEGMENTATION, to_example, training_examples
-from pipeline.target.marks import Marks
-from pipeline.target.stage import Config, run
-from pipeline.tokens import Tokenizer
+from pipeline.core.errors import ConfigError, TokenizerError
+from pipeline.core.files import read_model, sha256_folder
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.rendering import PromptRenderer
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.project.compose import target_section
+from pipeline.stages.target.config import TargetSection
+from pipeline.stages.target.stage import Config, run
+from pipeline.standin.corpus.corpus import KINDS, heldout
+from pipeline.standin.training.answer_markers import Marks
+from pipeline.standin.training.examples import OTHER_SEGMENTATION, to_example, training_examples
+from pipeline.standin.training.form_check import fault, greedy
 from tests.stand_in import StandIn, make_stand_in
 
 pytestmark = pytest.mark.slow
 
 
 def run_in(folder: Path, section: TargetSection) -> Path:
-    run(Config(target=section), record=folder / "fingerprint.json", model=folder / "model", metrics=folder / "metrics.json")
+    run(
+        Config(target=section),
+        record=folder / "fingerprint.json",
+        model=folder / "model",
+        metrics=folder / "metrics.json",
+    )
     return folder
 
 
@@ -58,7 +63,11 @@ def test_the_metrics_say_what_was_measured(stand_in: StandIn) -> None:
 def test_a_real_target_gets_its_name_written_down_and_nothing_is_trained(tmp_path: Path) -> None:
     section = target_section("kimi_k25").model_copy(update={"revision": "abc"})
     folder = run_in(tmp_path, section)
-    assert json.loads((folder / "model" / "target.json").read_text()) == {"model": "moonshotai/Kimi-K2.5", "revision": "abc", "trust_remote_code": False}
+    assert json.loads((folder / "model" / "target.json").read_text()) == {
+        "model": "moonshotai/Kimi-K2.5",
+        "revision": "abc",
+        "trust_remote_code": False,
+    }
     assert read_model(folder / "fingerprint.json", TargetRecord).role_id("end") == 163_586
     assert "stand_in" not in json.loads((folder / "metrics.json").read_text())
 
@@ -93,8 +102,10 @@ def test_some_training_answers_spell_the_same_text_with_other_ids(kimi: TargetRe
     assert abs(other / len(examples) - OTHER_SEGMENTATION) < 0.04
 
 
-def test_more_tokens_than_the_corpus_has_are_refused(kimi: TargetRecord, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.target.examples.training", lambda kind: iter(heldout(kind)))
+def test_more_tokens_than_the_corpus_has_are_refused(
+    kimi: TargetRecord, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.standin.training.examples.training", lambda kind: iter(heldout(kind)))
     with pytest.raises(ConfigError, match=r"target\.tiny\.tokens is 1000000; the corpus has no more than \d{4}"):
         training_examples(kimi, tokenizer, 1_000_000)
 
@@ -108,10 +119,25 @@ def test_the_corpus_own_answers_have_no_fault(kimi: TargetRecord, tokenizer: Tok
 
 def test_every_fault_of_an_answer_is_seen(kimi: TargetRecord, tokenizer: Tokenizer) -> None:
     marks = Marks.of(kimi)
-    text, good = tokenizer.encode("x"), [marks.call_open, *tokenizer.encode("functions.f:0"), marks.call_args, *tokenizer.encode("{}"), marks.call_close]
+    text, good = (
+        tokenizer.encode("x"),
+        [
+            marks.call_open,
+            *tokenizer.encode("functions.f:0"),
+            marks.call_args,
+            *tokenizer.encode("{}"),
+            marks.call_close,
+        ],
+    )
 
     def section(*calls: list[int]) -> list[int]:
-        return [marks.think_close, marks.tools_open, *(token for call in calls for token in call), marks.tools_close, marks.end]
+        return [
+            marks.think_close,
+            marks.tools_open,
+            *(token for call in calls for token in call),
+            marks.tools_close,
+            marks.end,
+        ]
 
     assert fault(marks, tokenizer, section(good), 1) is None
     cases = [
@@ -127,15 +153,21 @@ def test_every_fault_of_an_answer_is_seen(kimi: TargetRecord, tokenizer: Tokeniz
         (section([token for token in good if token != marks.call_args]), 1, "without arguments"),
         (section([good[0], *text, *good[good.index(marks.call_args) :]]), 1, "a call named b'x'"),
         (section([*good[: good.index(marks.call_args) + 1], *text, marks.call_close]), 1, "not JSON"),
-        (section([*good[: good.index(marks.call_args) + 1], *tokenizer.encode("[1]"), marks.call_close]), 1, "no object"),
+        (
+            section([*good[: good.index(marks.call_args) + 1], *tokenizer.encode("[1]"), marks.call_close]),
+            1,
+            "no object",
+        ),
     ]
     for ids, calls, why in cases:
         assert why in (fault(marks, tokenizer, ids, calls) or "no fault"), why
 
 
-def test_greedy_answers_do_not_depend_on_which_prompts_share_the_batch(stand_in: StandIn, kimi: TargetRecord, tokenizer: Tokenizer) -> None:
-    from pipeline.live import compact
-    from pipeline.llama import load_checkpoint
+def test_greedy_answers_do_not_depend_on_which_prompts_share_the_batch(
+    stand_in: StandIn, kimi: TargetRecord, tokenizer: Tokenizer
+) -> None:
+    from pipeline.standin.model.live_vocabulary import compact
+    from pipeline.standin.model.llama import load_checkpoint
 
     model, live = compact(load_checkpoint(stand_in.model))
     renderer = PromptRenderer(kimi, tokenizer)

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline.errors import ConfigError, InputError
-from pipeline.export_data import main as export_data
-from pipeline.lossmask import RULES, LossMask, LossWeights, weights_of
-from pipeline.models import open_ends
-from pipeline.runner import section_of
-from pipeline.schema.target import TargetRecord
-from pipeline.shards import HiddenStates
-from pipeline.train import stage
-from pipeline.train.config import TrainSection
-from pipeline.train.data import count_supervised, open_corpus
-from pipeline.train.loop import Learner
+from pipeline.commands.export_data import main as export_data
+from pipeline.core.errors import ConfigError, InputError
+from pipeline.core.process.runner import section_of
+from pipeline.formats.hidden_states import HiddenStates
+from pipeline.formats.loss_mask import RULES, LossMask, LossWeights, weights_of
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.weights import open_ends
+from pipeline.stages.train import stage
+from pipeline.stages.train.config import TrainSection
+from pipeline.stages.train.data import count_supervised, open_corpus
+from pipeline.stages.train.loop import Learner
 from tests.tiny import Build, random_rows, train_settings
 
 pytestmark = pytest.mark.slow
@@ -62,13 +62,23 @@ def supervised(build: Build, mask: Any) -> list[str]:
     return [kind for kind, weight in zip(KINDS, weights[PROMPT:], strict=True) if weight]
 
 
-def test_completion_leaves_tool_sections_out_and_completion_with_tools_is_all_that_the_model_wrote(build: Build) -> None:
+def test_completion_leaves_tool_sections_out_and_completion_with_tools_is_all_that_the_model_wrote(
+    build: Build,
+) -> None:
     assert supervised(build, "completion") == ["reasoning", "reasoning", "think_close", "content", "content", "end"]
     assert supervised(build, "completion+tools") == KINDS
-    assert supervised(build, LossWeights(tools=1)) == ["tools_open", "call_open", "call_args_open", "call_close", "tools_close"]
+    assert supervised(build, LossWeights(tools=1)) == [
+        "tools_open",
+        "call_open",
+        "call_args_open",
+        "call_close",
+        "tools_close",
+    ]
 
 
-def test_weights_by_kind_are_the_tokens_weights_and_a_cut_row_keeps_those_of_what_is_left(build: Build, kimi: TargetRecord, tmp_path: Path) -> None:
+def test_weights_by_kind_are_the_tokens_weights_and_a_cut_row_keeps_those_of_what_is_left(
+    build: Build, kimi: TargetRecord, tmp_path: Path
+) -> None:
     weights = LossWeights(content=2, call_args=0.5)
     found = HiddenStates(build.hidden("a")).loss_weights(2, weights)
     assert found.tolist() == [0] * PROMPT + [{"content": 2, "call_args": 0.5}.get(kind, 0) for kind in KINDS]
@@ -81,18 +91,24 @@ def gradient(build: Build, mask: Any, damage: list[str]) -> torch.Tensor:
     """Gradient of the loss, with the teacher's states replaced by noise where they judge the prediction that follows a token of these kinds."""
     settings = train_settings(loss_mask=mask)
     ends = open_ends(build.model)
-    corpus = open_corpus(build.stamps, {"a": build.hidden("a")}, ["a"], ends.source.sha256, 0.0, weights_of(settings.loss_mask))
+    corpus = open_corpus(
+        build.stamps, {"a": build.hidden("a")}, ["a"], ends.source.sha256, 0.0, weights_of(settings.loss_mask)
+    )
     learner: Learner = stage._learner(settings, ends, corpus, "tiny")
-    learner.drafter.used = torch.arange(len(learner.drafter.used))  # or the mask would choose the draft vocabulary as well
+    learner.drafter.used = torch.arange(
+        len(learner.drafter.used)
+    )  # or the mask would choose the draft vocabulary as well
     learner.head_rows = ends.head[learner.drafter.used]
     pack = corpus.packed(corpus.training[:2])
     hit = torch.tensor([kind in damage for _ in range(2) for kind in ["prompt"] * PROMPT + KINDS])
     pack.last[hit] = torch.randn(int(hit.sum()), pack.last.shape[1], generator=torch.Generator().manual_seed(1))
     learner.optimizer.zero_grad()
-    from pipeline.eagle3.unroll import plan_unroll
+    from pipeline.drafter.unroll import plan_unroll
 
     learner.pack_loss(pack, plan_unroll(pack, settings.ttt_steps), torch.ones(settings.ttt_steps)).loss.backward()
-    return torch.cat([parameter.grad.flatten() for parameter in learner.drafter.parameters() if parameter.grad is not None])
+    return torch.cat(
+        [parameter.grad.flatten() for parameter in learner.drafter.parameters() if parameter.grad is not None]
+    )
 
 
 def test_a_mask_that_supervises_content_alone_takes_no_gradient_from_anything_else(build: Build) -> None:
@@ -114,12 +130,30 @@ def test_the_draft_vocabulary_is_chosen_from_what_is_supervised(build: Build) ->
 
 def test_rows_without_anything_supervised_are_left_out_and_none_left_is_an_error(build: Build) -> None:
     with pytest.raises(InputError, match=r"train\.loss_mask leaves out all"):
-        open_corpus(build.stamps, {"a": build.hidden("a")}, ["a"], open_ends(build.model).source.sha256, 0.0, LossWeights(special=1))
+        open_corpus(
+            build.stamps,
+            {"a": build.hidden("a")},
+            ["a"],
+            open_ends(build.model).source.sha256,
+            0.0,
+            LossWeights(special=1),
+        )
 
 
 @pytest.mark.parametrize("rule", list(RULES))
 def test_exports_write_the_mask(build: Build, tmp_path: Path, rule: str) -> None:
-    arguments = ["--format", "specforge", "--out", str(tmp_path / "out"), "--model", str(build.model), "--data", str(build.hidden("a")), "--loss-mask", rule]
+    arguments = [
+        "--format",
+        "specforge",
+        "--out",
+        str(tmp_path / "out"),
+        "--model",
+        str(build.model),
+        "--data",
+        str(build.hidden("a")),
+        "--loss-mask",
+        rule,
+    ]
     export_data(arguments)
     mask = torch.load(tmp_path / "out" / "rows_0-2000" / "data_0.ckpt", weights_only=True)["loss_mask"]
     assert mask.tolist() == HiddenStates(build.hidden("a")).loss_weights(0, weights_of(rule)).tolist()  # type: ignore[arg-type]

@@ -11,20 +11,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.artifacts import read_json, sha256_folder, write_json
-from pipeline.eagle3.checkpoint import load_drafter
-from pipeline.eagle3.estimate import estimate
-from pipeline.errors import AerieError, ArtifactError, ConfigError, InputError
-from pipeline.lossmask import weights_of
-from pipeline.models import open_ends
-from pipeline.schema.target import TargetRecord
-from pipeline.shards import HiddenStates
-from pipeline.tensors import TensorFile, load_tensors, save_tensors
-from pipeline.train import stage
-from pipeline.train.data import RowRef, check_shape, open_corpus, pack, packs_of_epoch
-from pipeline.train.loop import Learner, learning_rate, load_packs, schedule
-from pipeline.train.processes import Processes
-from pipeline.train.resume import Progress
+from pipeline.core.errors import AerieError, ArtifactError, ConfigError, InputError
+from pipeline.core.files import read_json, sha256_folder, write_json
+from pipeline.core.tensors import TensorFile, load_tensors, save_tensors
+from pipeline.drafter.checkpoint import load_drafter
+from pipeline.drafter.estimate import estimate
+from pipeline.formats.hidden_states import HiddenStates
+from pipeline.formats.loss_mask import weights_of
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.weights import open_ends
+from pipeline.stages.train import stage
+from pipeline.stages.train.data import RowRef, check_shape, open_corpus, pack, packs_of_epoch
+from pipeline.stages.train.loop import Learner, learning_rate, load_packs, schedule
+from pipeline.stages.train.processes import Processes
+from pipeline.stages.train.resume import Progress
 from tests.conftest import ROOT
 from tests.tiny import Build, random_rows, save_target, train_settings
 from tests.waiting import PATIENCE
@@ -43,11 +43,24 @@ def build(tmp_path_factory: pytest.TempPathFactory, kimi: TargetRecord) -> Build
 
 
 def train(
-    build: Build, out: Path, names: tuple[str, ...] = ("a", "b"), hidden: dict[str, Path] | None = None, stamps: Path | None = None, **changes: Any
+    build: Build,
+    out: Path,
+    names: tuple[str, ...] = ("a", "b"),
+    hidden: dict[str, Path] | None = None,
+    stamps: Path | None = None,
+    **changes: Any,
 ) -> Path:
     config = stage.Config(train=train_settings(**changes), names=list(names))
     hidden = {name: build.hidden(name) for name in names} | (hidden or {})
-    stage.run(config, stamps=stamps or build.stamps, hidden=hidden, record=build.record, model=build.model, checkpoint=out / "checkpoint", log=out / "log.csv")
+    stage.run(
+        config,
+        stamps=stamps or build.stamps,
+        hidden=hidden,
+        record=build.record,
+        model=build.model,
+        checkpoint=out / "checkpoint",
+        log=out / "log.csv",
+    )
     return out
 
 
@@ -55,7 +68,12 @@ def learner_of(build: Build, **changes: Any) -> tuple[Learner, Any]:
     config = train_settings(**changes)
     ends = open_ends(build.model)
     corpus = open_corpus(
-        build.stamps, {name: build.hidden(name) for name in "ab"}, ["a", "b"], ends.source.sha256, config.heldout, weights_of(config.loss_mask)
+        build.stamps,
+        {name: build.hidden(name) for name in "ab"},
+        ["a", "b"],
+        ends.source.sha256,
+        config.heldout,
+        weights_of(config.loss_mask),
     )
     return stage._learner(config, ends, corpus, "tiny"), corpus
 
@@ -69,10 +87,22 @@ def test_two_runs_give_the_same_bytes(build: Build, tmp_path: Path) -> None:
     assert sha256_folder(other / "checkpoint") != sha256_folder(first / "checkpoint")
 
 
-def test_the_log_has_a_line_a_step_and_the_checkpoint_is_the_best_by_held_out_estimate(build: Build, tmp_path: Path) -> None:
+def test_the_log_has_a_line_a_step_and_the_checkpoint_is_the_best_by_held_out_estimate(
+    build: Build, tmp_path: Path
+) -> None:
     out = train(build, tmp_path, lr=0.01, epochs=4)
     header, *lines = [line.split(",") for line in (out / "log.csv").read_text().splitlines()]
-    assert header == ["step", "epoch", "loss", "lr", "grad_norm", "accuracy_0", "accuracy_1", "accuracy_2", "heldout_acceptance"]
+    assert header == [
+        "step",
+        "epoch",
+        "loss",
+        "lr",
+        "grad_norm",
+        "accuracy_0",
+        "accuracy_1",
+        "accuracy_2",
+        "heldout_acceptance",
+    ]
     assert [int(line[0]) for line in lines] == list(range(1, len(lines) + 1))
     measured = [float(line[-1]) for line in lines if line[-1]]
     assert len(measured) == 4
@@ -92,7 +122,9 @@ def test_a_drafter_learns_its_rows(build: Build, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", [1, 3, 5])
-def test_a_resumed_run_has_the_weights_rates_and_order_of_one_that_was_never_stopped(build: Build, tmp_path: Path, stop: int) -> None:
+def test_a_resumed_run_has_the_weights_rates_and_order_of_one_that_was_never_stopped(
+    build: Build, tmp_path: Path, stop: int
+) -> None:
     """speculators 900 and 1026: a resume that restarts the schedule or the shuffle."""
     whole = train(build, tmp_path / "whole", save_every=1)
     learner, corpus = learner_of(build, save_every=1)
@@ -115,13 +147,17 @@ def test_a_resumed_run_has_the_weights_rates_and_order_of_one_that_was_never_sto
 
 
 def test_a_training_that_diverges_is_an_error_and_leaves_no_checkpoint(build: Build, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"the loss is (nan|inf) at step \d+ of \d+: training diverged; lower train\.lr"):
+    with pytest.raises(
+        ConfigError, match=r"the loss is (nan|inf) at step \d+ of \d+: training diverged; lower train\.lr"
+    ):
         train(build, tmp_path, lr=1e30, epochs=2)
     assert not (tmp_path / "checkpoint").exists()
 
 
 @pytest.mark.parametrize(("name", "heldout"), [("aux", False), ("last", False), ("aux", True), ("last", True)])
-def test_a_row_with_damaged_states_is_named_and_not_taken_for_divergence(build: Build, tmp_path: Path, name: str, heldout: bool) -> None:
+def test_a_row_with_damaged_states_is_named_and_not_taken_for_divergence(
+    build: Build, tmp_path: Path, name: str, heldout: bool
+) -> None:
     _, corpus = learner_of(build)
     row = next(ref for ref in (corpus.heldout if heldout else corpus.training) if ref.dataset == "a")
     hidden = shutil.copytree(build.hidden("a"), tmp_path / "a" / "hidden")
@@ -131,19 +167,26 @@ def test_a_row_with_damaged_states_is_named_and_not_taken_for_divergence(build: 
     save_tensors(hidden / at.shard, tensors)
     stamps = shutil.copytree(build.stamps, tmp_path / "stamps")
     write_json(stamps / "a.json", {**read_json(stamps / "a.json"), "sha256": sha256_folder(hidden)})
-    with pytest.raises(ArtifactError, match=rf"{at.shard}: row '{row.id}': {name} is not finite at 1 of {row.length} tokens, first at {row.prompt_length}:"):
+    with pytest.raises(
+        ArtifactError,
+        match=rf"{at.shard}: row '{row.id}': {name} is not finite at 1 of {row.length} tokens, first at {row.prompt_length}:",
+    ):
         train(build, tmp_path, hidden={"a": hidden}, stamps=stamps, epochs=1)
     assert not (tmp_path / "checkpoint").exists()
 
 
 @pytest.mark.parametrize("save_every", [1, 500])
-def test_states_with_a_flipped_bit_are_refused_and_nothing_learned_of_them_is_kept(build: Build, tmp_path: Path, save_every: int) -> None:
+def test_states_with_a_flipped_bit_are_refused_and_nothing_learned_of_them_is_kept(
+    build: Build, tmp_path: Path, save_every: int
+) -> None:
     hidden = shutil.copytree(build.hidden("a"), tmp_path / "a" / "hidden")
     shard = next(hidden.glob("shard-*"))
     data = bytearray(shard.read_bytes())
     data[len(data) // 2] ^= 1  # among the states: ids have a checksum of their own
     shard.write_bytes(data)
-    with pytest.raises(ArtifactError, match=r"a.hidden: the files' digest is \w+, .*a.json says \w+: a file changed after extraction"):
+    with pytest.raises(
+        ArtifactError, match=r"a.hidden: the files' digest is \w+, .*a.json says \w+: a file changed after extraction"
+    ):
         train(build, tmp_path, hidden={"a": hidden}, epochs=1, save_every=save_every)
     assert not list(tmp_path.glob("*checkpoint*"))
 
@@ -152,7 +195,10 @@ def test_states_with_a_flipped_bit_are_refused_and_nothing_learned_of_them_is_ke
     ("change", "said"),
     [
         (lambda tensors: tensors.pop("weights.fc.weight"), r"weights.fc.weight is missing; \[32, 96\] is needed"),
-        (lambda tensors: tensors.update({"exp_avg.fc.weight": torch.zeros(3)}), r"exp_avg.fc.weight is \[3\]; \[32, 96\] is needed"),
+        (
+            lambda tensors: tensors.update({"exp_avg.fc.weight": torch.zeros(3)}),
+            r"exp_avg.fc.weight is \[3\]; \[32, 96\] is needed",
+        ),
     ],
 )
 def test_a_saved_run_that_is_damaged_is_named(build: Build, tmp_path: Path, change: Any, said: str) -> None:
@@ -164,7 +210,10 @@ def test_a_saved_run_that_is_damaged_is_named(build: Build, tmp_path: Path, chan
     tensors, metadata = load_tensors(path), TensorFile(path).metadata
     change(tensors)
     save_tensors(path, tensors, metadata)
-    with pytest.raises(ArtifactError, match=rf"state.safetensors: the saved run is damaged: {said}; remove .*checkpoint.partial to begin anew"):
+    with pytest.raises(
+        ArtifactError,
+        match=rf"state.safetensors: the saved run is damaged: {said}; remove .*checkpoint.partial to begin anew",
+    ):
         progress.restore(learner)
     save_tensors(path, tensors, {"state": "{"})
     with pytest.raises(ArtifactError, match=r"the saved run is damaged .unexpected end of data"):
@@ -183,7 +232,10 @@ def test_torch_is_set_as_it_was_after_a_run_and_after_a_failure(build: Build, tm
     with pytest.raises(ConfigError):
         train(build, tmp_path, lr=1e30, epochs=1)
     train(build, tmp_path, epochs=1, ttt_steps=1)
-    assert (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()) == before
+    assert (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    ) == before
 
 
 def test_a_saved_run_of_other_settings_is_not_taken_up(build: Build, tmp_path: Path) -> None:
@@ -193,7 +245,9 @@ def test_a_saved_run_of_other_settings_is_not_taken_up(build: Build, tmp_path: P
     progress = Progress(tmp_path / "x" / "checkpoint", "key of other settings")
     progress.step = 2
     progress.save(learner)
-    assert sha256_folder(train(build, tmp_path / "x") / "checkpoint") == sha256_folder(train(build, tmp_path / "y") / "checkpoint")
+    assert sha256_folder(train(build, tmp_path / "x") / "checkpoint") == sha256_folder(
+        train(build, tmp_path / "y") / "checkpoint"
+    )
 
 
 def test_a_file_without_a_saved_run_in_the_place_of_one_is_not_taken_up(build: Build, tmp_path: Path) -> None:
@@ -213,7 +267,10 @@ def test_a_saved_run_of_other_code_is_not_taken_up(build: Build, monkeypatch: py
 def test_processes_that_would_go_on_from_different_steps_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that does not see the first process's files would begin anew, and wait forever."""
     monkeypatch.setattr(Processes, "total", lambda _self, _steps: torch.tensor([40, 0]))
-    with pytest.raises(ArtifactError, match=r"different steps, \[40, 0\] by rank: build/drafter must lie on storage that all machines share"):
+    with pytest.raises(
+        ArtifactError,
+        match=r"different steps, \[40, 0\] by rank: build/drafter must lie on storage that all machines share",
+    ):
         Processes(0, 2).agree(40, torch.device("cpu"))
 
 
@@ -236,9 +293,9 @@ _TWO = """
 import sys; from pathlib import Path
 from contextlib import nullcontext
 from torch import distributed
-from pipeline.train import stage
-from pipeline.train.loop import Learner
-from pipeline.train.processes import joined
+from pipeline.stages.train import stage
+from pipeline.stages.train.loop import Learner
+from pipeline.stages.train.processes import joined
 from tests.tiny import train_settings
 b, out = Path(sys.argv[1]), Path(sys.argv[2])
 def run(parallel):
@@ -265,12 +322,21 @@ with joined("cpu") as group:
 """
 
 
-def test_two_processes_over_gloo_give_the_weights_of_one_whole_or_sharded_and_also_after_a_kill(build: Build, tmp_path: Path) -> None:
+def test_two_processes_over_gloo_give_the_weights_of_one_whole_or_sharded_and_also_after_a_kill(
+    build: Build, tmp_path: Path
+) -> None:
     """With three packs a step one process has two and the other one; in the last step of an epoch one has none."""
     (tmp_path / "two.py").write_text(_TWO)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += [str(tmp_path / "two.py"), str(build.folder), str(tmp_path)]
-    run = subprocess.run(command, cwd=ROOT, env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=5 * PATIENCE)
+    run = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=5 * PATIENCE,
+    )
     assert run.returncode == 0, run.stderr[-2000:]
     assert run.stdout.count("continues after step 3") == 1
     train(build, tmp_path / "one", accumulate=3, save_every=1)
@@ -335,13 +401,25 @@ def test_held_out_rows_are_not_trained_on_and_stay_held_out_when_a_row_comes(bui
     assert set(fewer.heldout) <= set(corpus.heldout)
 
 
-def open_corpus_of(build: Build, heldout: float = 0.2, names: tuple[str, ...] = ("a", "b"), target: str | None = None) -> Any:
+def open_corpus_of(
+    build: Build, heldout: float = 0.2, names: tuple[str, ...] = ("a", "b"), target: str | None = None
+) -> Any:
     sha256 = target or open_ends(build.model).source.sha256
-    return open_corpus(build.stamps, {name: build.hidden(name) for name in names}, list(names), sha256, heldout, weights_of("completion+tools"))
+    return open_corpus(
+        build.stamps,
+        {name: build.hidden(name) for name in names},
+        list(names),
+        sha256,
+        heldout,
+        weights_of("completion+tools"),
+    )
 
 
 def test_a_missing_stamp_and_a_left_over_one_are_named(build: Build) -> None:
-    with pytest.raises(ArtifactError, match=r"stamps of \['a', 'b'\]; params.yaml names \['a', 'c'\]: missing \['c'\].*left over \['b'\]"):
+    with pytest.raises(
+        ArtifactError,
+        match=r"stamps of \['a', 'b'\]; params.yaml names \['a', 'c'\]: missing \['c'\].*left over \['b'\]",
+    ):
         open_corpus(build.stamps, {}, ["a", "c"], "", 0.1, weights_of("completion"))
 
 
@@ -361,7 +439,9 @@ def test_datasets_taken_from_different_layers_are_refused(tmp_path: Path, kimi: 
     build = Build(tmp_path, kimi)
     build.extract(random_rows(SHAPES), "a")
     build.extract(random_rows(SHAPES), "b", layers=[1, 3, 4])
-    with pytest.raises(ArtifactError, match=r"hidden states of a and b differ in layer_ids: \[2, 4, 5\] and \[1, 3, 4\]"):
+    with pytest.raises(
+        ArtifactError, match=r"hidden states of a and b differ in layer_ids: \[2, 4, 5\] and \[1, 3, 4\]"
+    ):
         open_corpus_of(build)
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.embedded.answer import logprob_entries, make_message, take_apart
-from pipeline.embedded.providers import PROVIDERS, Provider
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.standin.server.message import logprob_entries, make_message, take_apart
+from pipeline.standin.server.providers import PROVIDERS, Provider
 
 BY_NAME = {provider.name: provider for provider in PROVIDERS}
 THINK, END, OPEN, CLOSE, CALL, ARGUMENTS, DONE = 163_607, 163_586, 163_595, 163_596, 163_597, 163_598, 163_599
@@ -17,7 +17,14 @@ def ids_of(tokenizer: Tokenizer, *parts: str | int) -> list[int]:
     return [token for part in parts for token in ([part] if isinstance(part, int) else tokenizer.encode(part))]
 
 
-def message(kimi: TargetRecord, tokenizer: Tokenizer, *parts: str | int, by: str = "Plain", with_tools: bool = True, stop: str | None = None) -> dict[str, Any]:
+def message(
+    kimi: TargetRecord,
+    tokenizer: Tokenizer,
+    *parts: str | int,
+    by: str = "Plain",
+    with_tools: bool = True,
+    stop: str | None = None,
+) -> dict[str, Any]:
     apart = take_apart(kimi, ids_of(tokenizer, *parts), with_tools=with_tools)
     return make_message(tokenizer, BY_NAME[by], apart, stop, with_tools=with_tools)
 
@@ -39,12 +46,31 @@ def test_a_trimming_provider_strips_the_seams(kimi: TargetRecord, tokenizer: Tok
 
 
 def test_tool_calls_are_structured_with_arguments_byte_for_byte(kimi: TargetRecord, tokenizer: Tokenizer) -> None:
-    parts = ("Look.", THINK, "One moment.", OPEN, *call("get_time:0", '{"city":  "Oslo"}'), *call("search:1", '{"q": "\\u00e9"}'), CLOSE, END)
+    parts = (
+        "Look.",
+        THINK,
+        "One moment.",
+        OPEN,
+        *call("get_time:0", '{"city":  "Oslo"}'),
+        *call("search:1", '{"q": "\\u00e9"}'),
+        CLOSE,
+        END,
+    )
     found = message(kimi, tokenizer, *parts)
     assert found["content"] == "One moment."
     assert found["tool_calls"] == [
-        {"id": "functions.get_time:0", "type": "function", "index": 0, "function": {"name": "get_time", "arguments": '{"city":  "Oslo"}'}},
-        {"id": "functions.search:1", "type": "function", "index": 1, "function": {"name": "search", "arguments": '{"q": "\\u00e9"}'}},
+        {
+            "id": "functions.get_time:0",
+            "type": "function",
+            "index": 0,
+            "function": {"name": "get_time", "arguments": '{"city":  "Oslo"}'},
+        },
+        {
+            "id": "functions.search:1",
+            "type": "function",
+            "index": 1,
+            "function": {"name": "search", "arguments": '{"q": "\\u00e9"}'},
+        },
     ]
 
 
@@ -56,8 +82,12 @@ def test_a_raw_provider_leaves_the_markers_in_the_content(kimi: TargetRecord, to
     assert "tool_calls" not in found
 
 
-def test_a_tool_section_ends_the_reasoning_and_a_call_cut_short_is_dropped(kimi: TargetRecord, tokenizer: Tokenizer) -> None:
-    found = message(kimi, tokenizer, "Look.", OPEN, *call("get_time:0", "{}"), CALL, "functions.search:1", ARGUMENTS, '{"q"')
+def test_a_tool_section_ends_the_reasoning_and_a_call_cut_short_is_dropped(
+    kimi: TargetRecord, tokenizer: Tokenizer
+) -> None:
+    found = message(
+        kimi, tokenizer, "Look.", OPEN, *call("get_time:0", "{}"), CALL, "functions.search:1", ARGUMENTS, '{"q"'
+    )
     assert (found["reasoning"], found["content"]) == ("Look.", None)
     assert [each["id"] for each in found["tool_calls"]] == ["functions.get_time:0"]
 
@@ -79,13 +109,21 @@ def test_without_tools_the_markers_vanish_and_their_text_stays(kimi: TargetRecor
     ],
     ids=["nothing after", "no close", "no reasoning", "two closes", "only the end", "nothing"],
 )
-def test_odd_shapes(kimi: TargetRecord, tokenizer: Tokenizer, parts: tuple[str | int, ...], reasoning: str | None, content: str | None) -> None:
+def test_odd_shapes(
+    kimi: TargetRecord, tokenizer: Tokenizer, parts: tuple[str | int, ...], reasoning: str | None, content: str | None
+) -> None:
     found = message(kimi, tokenizer, *parts)
     assert (found["reasoning"], found["content"]) == (reasoning, content)
 
 
-def test_half_a_character_becomes_a_replacement_mark_and_its_bytes_stay_in_the_logprobs(kimi: TargetRecord, tokenizer: Tokenizer) -> None:
-    half = next(token for token in tokenizer.encode("👩") if tokenizer.token_bytes(token)[0] >= 0xF0 and len(tokenizer.token_bytes(token)) < 4)
+def test_half_a_character_becomes_a_replacement_mark_and_its_bytes_stay_in_the_logprobs(
+    kimi: TargetRecord, tokenizer: Tokenizer
+) -> None:
+    half = next(
+        token
+        for token in tokenizer.encode("👩")
+        if tokenizer.token_bytes(token)[0] >= 0xF0 and len(tokenizer.token_bytes(token)) < 4
+    )
     assert message(kimi, tokenizer, "a", THINK, half, END)["content"] == "\ufffd"
     (entry,) = logprob_entries(tokenizer, [half], [-1.5], [[(THINK, -0.25)]])
     assert bytes(entry["bytes"]) == tokenizer.token_bytes(half)
@@ -93,8 +131,12 @@ def test_half_a_character_becomes_a_replacement_mark_and_its_bytes_stay_in_the_l
     assert entry["top_logprobs"][0]["token"] == "</think>"
 
 
-@pytest.mark.parametrize(("parts", "field"), [(("One two. Three", THINK, "x", END), "content"), (("One two. Three",), "reasoning")])
-def test_a_stop_text_is_cut_with_what_follows(kimi: TargetRecord, tokenizer: Tokenizer, parts: tuple[str | int, ...], field: str) -> None:
+@pytest.mark.parametrize(
+    ("parts", "field"), [(("One two. Three", THINK, "x", END), "content"), (("One two. Three",), "reasoning")]
+)
+def test_a_stop_text_is_cut_with_what_follows(
+    kimi: TargetRecord, tokenizer: Tokenizer, parts: tuple[str | int, ...], field: str
+) -> None:
     found = message(kimi, tokenizer, *parts, stop={"content": "x", "reasoning": " two"}[field])
     assert (found[field] or "") == {"content": "", "reasoning": "One"}[field]
 
@@ -107,5 +149,9 @@ def test_the_table_has_one_provider_for_each_habit_and_one_of_four_bits() -> Non
     assert those("raw_tools") == {"Rawhide"}
     assert those("coarse") == {"Coarse"} == {provider.name for provider in PROVIDERS if provider.quantization == "fp4"}
     assert {provider.name for provider in PROVIDERS if not provider.bills_end} == {"Thrifty"}
-    assert {name for provider in PROVIDERS for name in provider.extra_parameters} == {"return_token_ids", "logprobs", "top_logprobs"}
+    assert {name for provider in PROVIDERS for name in provider.extra_parameters} == {
+        "return_token_ids",
+        "logprobs",
+        "top_logprobs",
+    }
     assert isinstance(PROVIDERS[0], Provider)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from pipeline.embedded.engine import Engine, Job
-from pipeline.embedded.sampling import Rule
-from pipeline.live import Live, live_of
-from pipeline.llama import Llama, Shape, initial
+from pipeline.standin.model.live_vocabulary import Live, live_of
+from pipeline.standin.model.llama import Llama, Shape, initial
+from pipeline.standin.server.batching import Engine, Job
+from pipeline.standin.server.sampling import Rule
 
 pytestmark = pytest.mark.slow
 
@@ -18,7 +18,9 @@ def job(prompt: list[int], longest: int = 6, seed: bytes = b"a") -> Job:
 @pytest.fixture(scope="module")
 def small() -> tuple[Llama, Live]:
     live = live_of(set(range(0, 90, 3)), 100)
-    return initial(Shape(7, 16, 32, 2), len(live.ids) + 1, 0.2, torch.Generator().manual_seed(1)).to(torch.float64), live
+    return initial(Shape(7, 16, 32, 2), len(live.ids) + 1, 0.2, torch.Generator().manual_seed(1)).to(
+        torch.float64
+    ), live
 
 
 def test_the_seed_alone_decides_and_the_end_or_the_limit_ends(small: tuple[Llama, Live]) -> None:

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 import torch
 
-from pipeline.embedded.sampling import Rule, distribution, draw
-from pipeline.live import live_of
+from pipeline.standin.model.live_vocabulary import live_of
+from pipeline.standin.server.sampling import Rule, distribution, draw
 
 pytestmark = pytest.mark.slow
 

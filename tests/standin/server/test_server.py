@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.embedded import server
-from pipeline.embedded.process import identity, running
-from pipeline.embedded.providers import MODEL, PROVIDERS
-from pipeline.errors import ProviderError
-from pipeline.tokens import Tokenizer
+from pipeline.core.errors import ProviderError
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.standin.server import serve
+from pipeline.standin.server.process import identity, running
+from pipeline.standin.server.providers import MODEL, PROVIDERS
 from tests.conftest import ROOT
 from tests.stand_in import StandIn
 from tests.waiting import PATIENCE, until
@@ -29,7 +29,11 @@ from tests.waiting import PATIENCE, until
 pytestmark = pytest.mark.slow
 TOOL = {
     "type": "function",
-    "function": {"name": "get_time", "description": "Time", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+    "function": {
+        "name": "get_time",
+        "description": "Time",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
 }
 
 
@@ -41,7 +45,9 @@ def url(stand_in: StandIn) -> Iterator[str]:
 
 def send(url: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    request = urllib.request.Request(url + "/chat/completions", data, {"Content-Type": "application/json", **(headers or {})})
+    request = urllib.request.Request(
+        url + "/chat/completions", data, {"Content-Type": "application/json", **(headers or {})}
+    )
     try:
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
             return response.status, response.read()
@@ -51,7 +57,13 @@ def send(url: str, body: Any, headers: dict[str, str] | None = None) -> tuple[in
 
 
 def ask(text: str = "Ada has 3 coins and finds 4 more. How many is that?", **more: Any) -> dict[str, Any]:
-    return {"model": MODEL, "messages": [{"role": "user", "content": text}], "max_tokens": 48, "temperature": 0.8, **more}
+    return {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": text}],
+        "max_tokens": 48,
+        "temperature": 0.8,
+        **more,
+    }
 
 
 def only(name: str, **more: Any) -> dict[str, Any]:
@@ -100,9 +112,13 @@ def test_a_body_has_the_shape_of_a_routers(url: str) -> None:
     provider = next(provider for provider in PROVIDERS if provider.name == body["provider"])
     usage = body["usage"]
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-    cost = usage["prompt_tokens"] * Fraction(provider.prompt_price) + usage["completion_tokens"] * Fraction(provider.completion_price)
+    cost = usage["prompt_tokens"] * Fraction(provider.prompt_price) + usage["completion_tokens"] * Fraction(
+        provider.completion_price
+    )
     assert usage["cost"] == float(cost)
-    assert {entry["provider"] for entry in body["openrouter_metadata"]["endpoints"]["available"] if entry["selected"]} == {provider.name}
+    assert {
+        entry["provider"] for entry in body["openrouter_metadata"]["endpoints"]["available"] if entry["selected"]
+    } == {provider.name}
     assert "openrouter_metadata" not in json.loads(send(url, ask())[1])
 
 
@@ -121,7 +137,11 @@ def test_logprobs_have_the_true_bytes_of_every_sampled_id(url: str, tokenizer: T
     truth = body["x_truth"]["output_ids"]
     assert len(entries) == len(truth)
     for entry, token in zip(entries, truth, strict=True):
-        assert bytes(entry["bytes"]) == (tokenizer.special_texts[token].encode() if token in tokenizer.special_texts else tokenizer.token_bytes(token))
+        assert bytes(entry["bytes"]) == (
+            tokenizer.special_texts[token].encode()
+            if token in tokenizer.special_texts
+            else tokenizer.token_bytes(token)
+        )
         assert entry["logprob"] <= 0
         assert len(entry["top_logprobs"]) <= 2
     assert complete(url, only("plain", logprobs=True))["choices"][0]["logprobs"] is None
@@ -169,7 +189,10 @@ def test_the_default_spreads_requests_over_the_providers_and_rules_leave_some(ur
     assert free == {provider.name for provider in PROVIDERS}
     assert kept == {"Plain"}
     assert complete(url, ask(provider={"order": ["coarse/fp4", "plain"]}, max_tokens=1))["provider"] == "Coarse"
-    assert complete(url, ask(return_token_ids=True, provider={"require_parameters": True}, max_tokens=1))["provider"] == "Exact"
+    assert (
+        complete(url, ask(return_token_ids=True, provider={"require_parameters": True}, max_tokens=1))["provider"]
+        == "Exact"
+    )
 
 
 @pytest.mark.parametrize(
@@ -224,7 +247,9 @@ def test_a_malformed_request_is_a_400_that_says_what_is_wrong(url: str, body: An
 def test_a_long_answer_waits_for_room_and_short_ones_go_on(url: str) -> None:
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         sizes = [20, 900, 20, 700, 20, 20]
-        answers = list(pool.map(lambda size: complete(url, ask(seed=size, max_tokens=size, provider={"only": ["plain"]})), sizes))
+        answers = list(
+            pool.map(lambda size: complete(url, ask(seed=size, max_tokens=size, provider={"only": ["plain"]})), sizes)
+        )
     assert all(len(answer["x_truth"]["output_ids"]) <= size for answer, size in zip(answers, sizes, strict=True))
 
 
@@ -250,7 +275,10 @@ def test_identity_follows_the_weights(stand_in: StandIn, tmp_path: Path) -> None
 
 
 def test_a_server_that_cannot_start_says_why(stand_in: StandIn, tmp_path: Path) -> None:
-    with pytest.raises(ProviderError, match=r"did not start: it ended with code 2:\nerror: .*config\.json"), running(tmp_path, stand_in.record):
+    with (
+        pytest.raises(ProviderError, match=r"did not start: it ended with code 2:\nerror: .*config\.json"),
+        running(tmp_path, stand_in.record),
+    ):
         pass
 
 
@@ -259,11 +287,22 @@ def test_a_port_that_is_taken_is_named(stand_in: StandIn) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        command = [sys.executable, "-m", server.__name__, "--model", str(stand_in.model), "--record", str(stand_in.record), "--port", str(port)]
+        command = [
+            sys.executable,
+            "-m",
+            serve.__name__,
+            "--model",
+            str(stand_in.model),
+            "--record",
+            str(stand_in.record),
+            "--port",
+            str(port),
+        ]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 2
     assert (
-        done.stderr == f"error: the embedded server cannot listen on 127.0.0.1:{port}: another process has it; choose another --port, or 0 for any free one\n"
+        done.stderr
+        == f"error: the embedded server cannot listen on 127.0.0.1:{port}: another process has it; choose another --port, or 0 for any free one\n"
     )
 
 
@@ -284,10 +323,15 @@ def test_the_server_ends_with_its_block_also_after_an_error(stand_in: StandIn) -
 
 def test_the_server_ends_when_its_parent_is_killed(stand_in: StandIn) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from pipeline.embedded.process import running\n"
+        "import sys, time; from pathlib import Path; from pipeline.standin.server.process import running\n"
         "with running(Path(sys.argv[1]), Path(sys.argv[2])) as url:\n    print(url, flush=True)\n    time.sleep(300)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program, str(stand_in.model), str(stand_in.record)], cwd=ROOT, stdout=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(stand_in.model), str(stand_in.record)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as parent:
         assert parent.stdout is not None
         address = parent.stdout.readline().strip()
         assert listens(address)

@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from pipeline import staleness
-from pipeline.diff import rows
-from pipeline.diff.data import DataVersion
-from pipeline.diff.model import LISTED, Change, Dataset, Difference, Rows
-from pipeline.diff.tokendiff import Example, example
-from pipeline.diff.versions import Version, summaries_of
-from pipeline.errors import AerieError, ArtifactError
-from pipeline.schema.target import TargetRecord
-from pipeline.specials import open_tokenizer
-from pipeline.staleness import CODE, CONFIG
-from pipeline.tokens import Tokenizer
+from pipeline.core.errors import AerieError, ArtifactError
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.special_tokens import open_tokenizer
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.project.versions import staleness
+from pipeline.project.versions.diff import row_diff
+from pipeline.project.versions.diff.data import DataVersion
+from pipeline.project.versions.diff.difference import LISTED, Change, Dataset, Difference, Rows
+from pipeline.project.versions.diff.tokendiff import Example, example
+from pipeline.project.versions.diff.version import Version, summaries_of
+from pipeline.project.versions.staleness import CODE, CONFIG
 
 HEADLINE = {
     "rows": ("audit/summary.json", "rows"),
@@ -39,13 +39,23 @@ def changes(old: Any, new: Any) -> list[Change]:
 
 def _is_figure(change: Change) -> bool:
     """Whether a changed value says something to people: no digests, no long lists."""
-    return all(isinstance(value, int | float | None) or (isinstance(value, str) and len(value) < 40) for value in (change.old, change.new))
+    return all(
+        isinstance(value, int | float | None) or (isinstance(value, str) and len(value) < 40)
+        for value in (change.old, change.new)
+    )
 
 
-def _figures(old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]], labels: list[str]) -> dict[str, list[Change]]:
+def _figures(
+    old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]], labels: list[str]
+) -> dict[str, list[Change]]:
     """Changed figures by file, over the documents of some stages."""
-    before, after = ({path: document for label in labels for path, document in side.get(label, {}).items()} for side in (old, new))
-    found = {path: [change for change in changes(before.get(path), after.get(path)) if _is_figure(change)] for path in sorted({*before, *after})}
+    before, after = (
+        {path: document for label in labels for path, document in side.get(label, {}).items()} for side in (old, new)
+    )
+    found = {
+        path: [change for change in changes(before.get(path), after.get(path)) if _is_figure(change)]
+        for path in sorted({*before, *after})
+    }
     return {path: listed for path, listed in found.items() if listed}
 
 
@@ -55,7 +65,11 @@ def _code(old: Any, new: Any) -> dict[str, list[str]]:
     for path, was, now in staleness.changes(old or {}, new or {}):
         stage, _, what = path.partition(".")
         library = what.removeprefix("libraries.")
-        words = "code" if what in ("", "code") else f"{library} {'-' if was is ... else was} -> {'-' if now is ... else now}"
+        words = (
+            "code"
+            if what in ("", "code")
+            else f"{library} {'-' if was is ... else was} -> {'-' if now is ... else now}"
+        )
         found.setdefault(stage, []).append(words)
     return found
 
@@ -66,7 +80,7 @@ def _pair(old: Any, new: Any, path: str) -> tuple[Any, Any]:
     return old, new
 
 
-def _rows(changed: rows.RowChanges) -> Rows:
+def _rows(changed: row_diff.RowChanges) -> Rows:
     kinds = list(changed.changed.values())
     names = {name: sorted({*changed.old.counts[name], *changed.new.counts[name]}) for name in changed.old.counts}
     return Rows(
@@ -86,8 +100,16 @@ def _rows(changed: rows.RowChanges) -> Rows:
             "renamed": [f"{old} -> {new}" for old, new in changed.renamed[:LISTED]],
             "changed": list(changed.changed)[:LISTED],
         },
-        totals={name: (getattr(changed.old, name), getattr(changed.new, name)) for name in ("prompt_tokens", "completion_tokens", "billed_tokens")},
-        mix={column: {value: (changed.old.counts[column][value], changed.new.counts[column][value]) for value in names[column]} for column in names},
+        totals={
+            name: (getattr(changed.old, name), getattr(changed.new, name))
+            for name in ("prompt_tokens", "completion_tokens", "billed_tokens")
+        },
+        mix={
+            column: {
+                value: (changed.old.counts[column][value], changed.new.counts[column][value]) for value in names[column]
+            }
+            for column in names
+        },
     )
 
 
@@ -123,19 +145,28 @@ class Comparison:
         lock = self.new.lock()
         if lock is None:
             found.rerun = staleness.affected((configs[0], codes[0]), (configs[1], codes[1]))
-            found.rerun_basis = f"{self.new.label} has no dvc.lock, so its config and code were compared with those of {self.old.label}"
+            found.rerun_basis = (
+                f"{self.new.label} has no dvc.lock, so its config and code were compared with those of {self.old.label}"
+            )
         else:
             found.rerun = staleness.stale(configs[1], codes[1], lock)
             found.rerun_basis = f"by dvc.lock of {self.new.label}"
         found.followers = staleness.followers(found.rerun, configs[1]["names"])
 
-    def _dataset(self, name: str, before: bool, after: bool, old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]]) -> Dataset:
+    def _dataset(
+        self, name: str, before: bool, after: bool, old: dict[str, dict[str, Any]], new: dict[str, dict[str, Any]]
+    ) -> Dataset:
         dataset = Dataset(name, "both" if before and after else "added" if after else "removed")
         labels = [label for label in {**old, **new} if label.endswith(f"@{name}")]
         dataset.metrics = _figures(old, new, labels)
-        documents = [{path: document for label in labels for path, document in side.get(label, {}).items()} for side in (old, new)]
+        documents = [
+            {path: document for label in labels for path, document in side.get(label, {}).items()}
+            for side in (old, new)
+        ]
         for title, (file, path) in HEADLINE.items():
-            dataset.headline[title] = _pair(documents[0].get(f"build/{name}/{file}"), documents[1].get(f"build/{name}/{file}"), path)
+            dataset.headline[title] = _pair(
+                documents[0].get(f"build/{name}/{file}"), documents[1].get(f"build/{name}/{file}"), path
+            )
         self._compare_rows(dataset, before, after)
         return dataset
 
@@ -151,28 +182,37 @@ class Comparison:
         if len(sides) < 2:
             return
         old, new = sides
-        places = {str(side.path): f"{path} of {version.label}" for version, side in ((self.old, old), (self.new, new)) if side is not None}
+        places = {
+            str(side.path): f"{path} of {version.label}"
+            for version, side in ((self.old, old), (self.new, new))
+            if side is not None
+        }
         try:
             if old is not None and new is not None and old.same_as(new):
-                changed = rows.unchanged(new.path)
+                changed = row_diff.unchanged(new.path)
             else:
-                changed = rows.compare(old.path if old else None, new.path if new else None)
+                changed = row_diff.compare(old.path if old else None, new.path if new else None)
             dataset.rows = _rows(changed)
             if old is not None and new is not None and changed.changed:
                 dataset.examples = list(self._show(changed, old, new))
         except AerieError as error:
             said = str(error)
-            for place, called in places.items():  # people know a file by its name in the build, not by its place in the cache
+            for (
+                place,
+                called,
+            ) in places.items():  # people know a file by its name in the build, not by its place in the cache
                 said = said.replace(place, called)
             dataset.notes.append(said)
 
-    def _show(self, changed: rows.RowChanges, old: DataVersion, new: DataVersion) -> Iterator[Example]:
+    def _show(self, changed: row_diff.RowChanges, old: DataVersion, new: DataVersion) -> Iterator[Example]:
         """The first changed rows; those whose completion changed come first."""
         ordered = sorted(changed.changed, key=lambda identity: "completion" not in changed.changed[identity])
         wanted = ordered[: self._examples]
-        before, after = rows.pick(old.path, wanted), rows.pick(new.path, wanted)
+        before, after = row_diff.pick(old.path, wanted), row_diff.pick(new.path, wanted)
         for identity in wanted:
-            yield example(before[identity], after[identity], changed.changed[identity], rows.RECORD, self._open_tokenizer())
+            yield example(
+                before[identity], after[identity], changed.changed[identity], row_diff.RECORD, self._open_tokenizer()
+            )
 
     def _open_tokenizer(self) -> Tokenizer | None:
         """The newer version's tokenizer, else the older one's; None, with a note, when neither can be loaded here."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.errors import ArtifactError
+from pipeline.core.errors import ArtifactError
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,9 @@ class DataStore:
         if not cached.exists():
             self._bring(path, md5)
         if not cached.exists():
-            raise ArtifactError(f"{path}: its version {md5} is neither in the DVC cache nor in the remote; whoever built it can `dvc push` it")
+            raise ArtifactError(
+                f"{path}: its version {md5} is neither in the DVC cache nor in the remote; whoever built it can `dvc push` it"
+            )
         return DataVersion(cached, md5)
 
     def _open(self, path: str) -> Any:
@@ -61,8 +63,13 @@ class DataStore:
                 self._repo = Repo()
             except DvcException as error:
                 raise ArtifactError(f"{path}: DVC cannot be asked: {error}") from error
-            except (sqlite3.Error, OSError) as error:  # it keeps notes of its own, and where those cannot be written it does nothing at all
-                raise ArtifactError(f"{path}: DVC cannot be asked, since it cannot write its notes (`dvc config core.site_cache_dir`): {error}") from error
+            except (
+                sqlite3.Error,
+                OSError,
+            ) as error:  # it keeps notes of its own, and where those cannot be written it does nothing at all
+                raise ArtifactError(
+                    f"{path}: DVC cannot be asked, since it cannot write its notes (`dvc config core.site_cache_dir`): {error}"
+                ) from error
         return self._repo
 
     def _bring(self, path: str, md5: str) -> None:
@@ -78,6 +85,10 @@ class DataStore:
             raise ArtifactError(
                 f"{path}: its version {md5} is not in the DVC cache, and there is no default remote to ask (`dvc remote default NAME`)"
             ) from error
-        except Exception as error:  # each storage's library has errors of its own: no credentials, a missing plugin, no network
+        except (
+            Exception
+        ) as error:  # each storage's library has errors of its own: no credentials, a missing plugin, no network
             said = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise ArtifactError(f"{path}: its version {md5} is not in the DVC cache, and the remote cannot give it: {said}") from error
+            raise ArtifactError(
+                f"{path}: its version {md5} is not in the DVC cache, and the remote cannot give it: {said}"
+            ) from error

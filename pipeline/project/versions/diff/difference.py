@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pipeline.diff.tokendiff import Example
+from pipeline.project.versions.diff.tokendiff import Example
 
 LISTED = 1000
 """Row ids listed of each kind; the counts are complete."""
@@ -83,7 +83,10 @@ class Difference:
     @property
     def is_empty(self) -> bool:
         """Whether the versions are the same in all that was compared."""
-        same_rows = all(d.presence == "both" and not d.metrics and (d.rows is None or d.rows.unchanged == d.rows.old == d.rows.new) for d in self.datasets)
+        same_rows = all(
+            d.presence == "both" and not d.metrics and (d.rows is None or d.rows.unchanged == d.rows.old == d.rows.new)
+            for d in self.datasets
+        )
         return same_rows and not (self.config or self.code or self.rerun or self.drafter)
 
     @property

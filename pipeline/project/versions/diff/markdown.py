@@ -4,10 +4,10 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator
 
-from pipeline.diff import wording
-from pipeline.diff.model import Dataset, Difference
-from pipeline.report.html import visible
-from pipeline.report.markdown import code, inert
+from pipeline.core.html.markup import visible
+from pipeline.project.report.markdown import code, inert
+from pipeline.project.versions.diff import wording
+from pipeline.project.versions.diff.difference import Dataset, Difference
 
 LIMIT = 65_536
 """What GitHub takes as one comment."""
@@ -45,12 +45,19 @@ def _listed(lines: list[str]) -> str:
 
 
 def _dataset_table(difference: Difference) -> str:
-    lines = ["| dataset | rows | + | − | changed | accepted | completion tokens | cost, $ | exact | verdict |", "|---|---|---|---|---|---|---|---|---|---|"]
+    lines = [
+        "| dataset | rows | + | − | changed | accepted | completion tokens | cost, $ | exact | verdict |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
     for dataset in difference.datasets:
         rows, head = dataset.rows, dataset.headline
         counts = [f"{rows.added:,}", f"{rows.removed:,}", f"{rows.changed:,}"] if rows else ["?"] * 3
         first = wording.pair(rows.old, rows.new) if rows else wording.pair(*head["rows"])
-        cells = [first, *counts, *(wording.pair(*head[name]) for name in ("accepted", "completion_tokens", "cost_usd", "exact", "verdict"))]
+        cells = [
+            first,
+            *counts,
+            *(wording.pair(*head[name]) for name in ("accepted", "completion_tokens", "cost_usd", "exact", "verdict")),
+        ]
         lines.append(f"| {code(wording.presence(dataset))} | {' | '.join(map(inert, cells))} |")
     sizes = itertools.accumulate(len(line) + 1 for line in lines)
     shown = [line for line, size in zip(lines, sizes, strict=True) if size < _TABLE]
@@ -59,7 +66,10 @@ def _dataset_table(difference: Difference) -> str:
 
 
 def _stage_lines(difference: Difference) -> list[str]:
-    lines = [f"{code(label)}: {code('; '.join(reasons[:4]) + ('; ...' if len(reasons) > 4 else ''))}" for label, reasons in difference.rerun.items()]
+    lines = [
+        f"{code(label)}: {code('; '.join(reasons[:4]) + ('; ...' if len(reasons) > 4 else ''))}"
+        for label, reasons in difference.rerun.items()
+    ]
     if difference.followers:
         lines.append(f"and what follows, as far as their inputs change: {code(', '.join(difference.followers))}")
     return lines
@@ -69,13 +79,23 @@ def _mix(dataset: Dataset) -> list[str]:
     """Evidence, providers, status, finish: the counts that moved."""
     if dataset.rows is None:
         return []
-    moved = ((column, name, pair) for column, found in dataset.rows.mix.items() for name, pair in found.items() if pair[0] != pair[1])
+    moved = (
+        (column, name, pair)
+        for column, found in dataset.rows.mix.items()
+        for name, pair in found.items()
+        if pair[0] != pair[1]
+    )
     return [f"{column} {code(name)}: {wording.pair(*pair)}" for column, name, pair in moved]
 
 
 def _examples(dataset: Dataset) -> Iterator[str]:
     for found in dataset.examples:
-        lines = [f"{mark} {text}" for diff in (found.prompt, found.completion) if diff is not None for mark, text in wording.diff_lines(diff)]
+        lines = [
+            f"{mark} {text}"
+            for diff in (found.prompt, found.completion)
+            if diff is not None
+            for mark, text in wording.diff_lines(diff)
+        ]
         body = _fenced(lines, "diff") if lines else "The ids are the same."
         yield _folded(code(wording.example_title(found)), body)
 
@@ -97,8 +117,19 @@ def _sections(difference: Difference) -> Iterator[str]:
     for file, found in difference.drafter.items():
         yield f"### {code(file)}\n\n{_listed([code(wording.change(change)) for change in found])}"
     for dataset in difference.datasets:
-        moved = [*_mix(dataset), *(f"{code(file)} {code(wording.change(change))}" for file, found in dataset.metrics.items() for change in found)]
-        rows = f"{wording.row_counts(dataset.rows)}.\n\n" if dataset.rows and dataset.rows.unchanged != dataset.rows.new + dataset.rows.removed else ""
+        moved = [
+            *_mix(dataset),
+            *(
+                f"{code(file)} {code(wording.change(change))}"
+                for file, found in dataset.metrics.items()
+                for change in found
+            ),
+        ]
+        rows = (
+            f"{wording.row_counts(dataset.rows)}.\n\n"
+            if dataset.rows and dataset.rows.unchanged != dataset.rows.new + dataset.rows.removed
+            else ""
+        )
         if rows or moved:
             yield f"### {code(wording.presence(dataset))}\n\n{rows}{_folded(f'{len(moved)} figures moved', _listed(moved)) if moved else ''}"
         yield from _examples(dataset)

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.errors import InputError
-from pipeline.schema.tokens import SCHEMA
-from pipeline.tables import read_batches
+from pipeline.core.errors import InputError
+from pipeline.core.tables import read_batches
+from pipeline.formats.schema.tokens import SCHEMA
 
 PROMPT, COMPLETION = "prompt_ids", "completion_ids"
 RECORD = [name for name in SCHEMA.names if name not in ("id", PROMPT, COMPLETION)]
@@ -70,7 +70,10 @@ def _codes(array: pa.Array) -> npt.NDArray[np.int64]:
     """A column as numbers that are equal when the values are, in any file; a string stands for a digest of itself."""
     if pa.types.is_string(array.type):
         encoded = array.dictionary_encode()
-        known = [int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True) for text in encoded.dictionary.to_pylist()]
+        known = [
+            int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
+            for text in encoded.dictionary.to_pylist()
+        ]
         table = np.array([*known, _NULL], dtype=np.int64)
         codes: npt.NDArray[np.int64] = table[encoded.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)]
         return codes
@@ -100,11 +103,20 @@ def _digest(parts: Iterable[bytes]) -> bytes:
 def digests(batch: pa.RecordBatch) -> Iterator[tuple[str, Digests]]:
     """Row id and digests of each row of a batch."""
     lists = [name for name in RECORD if pa.types.is_list(SCHEMA.field(name).type)]
-    scalars = np.ascontiguousarray(np.stack([_codes(batch.column(name)) for name in RECORD if name not in lists], axis=1))
+    scalars = np.ascontiguousarray(
+        np.stack([_codes(batch.column(name)) for name in RECORD if name not in lists], axis=1)
+    )
     prompts, completions = _slices(batch.column(PROMPT)), _slices(batch.column(COMPLETION))
     others = [_slices(batch.column(name)) for name in lists]
     for n, identity in enumerate(batch.column("id").to_pylist()):
-        yield identity, (_digest([prompts[n]]), _digest([completions[n]]), _digest([scalars[n].tobytes(), *(column[n] for column in others)]))
+        yield (
+            identity,
+            (
+                _digest([prompts[n]]),
+                _digest([completions[n]]),
+                _digest([scalars[n].tobytes(), *(column[n] for column in others)]),
+            ),
+        )
 
 
 def read_digests(path: Path, totals: Totals) -> dict[str, Digests]:
@@ -119,7 +131,9 @@ def read_digests(path: Path, totals: Totals) -> dict[str, Digests]:
         totals.add(batch)
         for identity, row in digests(batch):
             if identity in found:
-                raise InputError(f"{path}: two rows have the id {identity!r}, so rows cannot be matched by id; run `dvc repro`")
+                raise InputError(
+                    f"{path}: two rows have the id {identity!r}, so rows cannot be matched by id; run `dvc repro`"
+                )
             found[identity] = row
     return found
 
@@ -141,7 +155,9 @@ def compare(old: Path | None, new: Path | None) -> RowChanges:
         elif was == row:
             changes.unchanged += 1
         else:
-            changes.changed[identity] = [what for what, a, b in zip(("prompt", "completion", "record"), was, row, strict=True) if a != b]
+            changes.changed[identity] = [
+                what for what, a, b in zip(("prompt", "completion", "record"), was, row, strict=True) if a != b
+            ]
     changes.removed = [identity for identity in before if identity not in after]
     _match_renamed(changes, before, after)
     return changes

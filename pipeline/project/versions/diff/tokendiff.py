@@ -1,10 +1,10 @@
 """Two versions of one row, token by token: where they part, what text stands there, which ids, where they meet again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.tokens import Tokenizer
+from pipeline.model.tokenizer.loading import Tokenizer
 
 CONTEXT = 12
 """Shared tokens shown before the first difference."""
@@ -93,9 +93,14 @@ def sequence_diff(old: Sequence[int], new: Sequence[int], tokenizer: Tokenizer |
     )
 
 
-def example(old: dict[str, Any], new: dict[str, Any], changed: list[str], columns: Sequence[str], tokenizer: Tokenizer | None) -> Example:
+def example(
+    old: dict[str, Any], new: dict[str, Any], changed: list[str], columns: Sequence[str], tokenizer: Tokenizer | None
+) -> Example:
     """Compare two versions of one row of tokens.parquet."""
-    diff: Callable[[str], SequenceDiff | None] = lambda name: sequence_diff(old[name], new[name], tokenizer) if old[name] != new[name] else None  # noqa: E731
+
+    def diff(name: str) -> SequenceDiff | None:
+        return sequence_diff(old[name], new[name], tokenizer) if old[name] != new[name] else None
+
     return Example(
         id=old["id"],
         changed=changed,

@@ -6,12 +6,12 @@ from typing import Any, Protocol
 
 import orjson
 
-from pipeline.artifacts import read_bytes
-from pipeline.compose import documents, read_params
-from pipeline.diff.data import DataStore, DataVersion
-from pipeline.errors import ArtifactError, InputError
-from pipeline.lockfile import LOCK, Entry, parse_lock, read_lock
-from pipeline.staleness import CODE, CONFIG, instances
+from pipeline.core.errors import ArtifactError, InputError
+from pipeline.core.files import read_bytes
+from pipeline.project.compose import documents, read_params
+from pipeline.project.versions.diff.data import DataStore, DataVersion
+from pipeline.project.versions.lockfile import LOCK, Entry, parse_lock, read_lock
+from pipeline.project.versions.staleness import CODE, CONFIG, instances
 
 
 class Version(Protocol):
@@ -64,11 +64,27 @@ def commit_of(revision: str) -> str:
         return git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}").decode().strip()
     except InputError as error:
         known = (
-            git("for-each-ref", "--count=8", "--sort=-committerdate", "--format=%(refname:short)", "refs/heads", "refs/tags", "refs/remotes").decode().split()
+            git(
+                "for-each-ref",
+                "--count=8",
+                "--sort=-committerdate",
+                "--format=%(refname:short)",
+                "refs/heads",
+                "refs/tags",
+                "refs/remotes",
+            )
+            .decode()
+            .split()
         )
         shallow = git("rev-parse", "--is-shallow-repository").strip() == b"true"
-        brings = "this clone is shallow: `git fetch --unshallow` brings older commits" if shallow else "`git fetch` brings what others pushed"
-        raise InputError(f"no revision {revision!r} in this repository ({brings}); branches and tags: {known}") from error
+        brings = (
+            "this clone is shallow: `git fetch --unshallow` brings older commits"
+            if shallow
+            else "`git fetch` brings what others pushed"
+        )
+        raise InputError(
+            f"no revision {revision!r} in this repository ({brings}); branches and tags: {known}"
+        ) from error
 
 
 def parse_range(arguments: list[str]) -> tuple[str, str | None]:
@@ -113,11 +129,15 @@ class Revision:
         self._store = store
         self._files = _files_of(self.commit)
         if CONFIG not in self._files:
-            raise InputError(f"{self.label}: that commit has no {CONFIG}, so nothing was composed in it; choose a later one")
+            raise InputError(
+                f"{self.label}: that commit has no {CONFIG}, so nothing was composed in it; choose a later one"
+            )
         config = self.document(CONFIG)
         names = config.get("names") if isinstance(config, dict) else None
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise InputError(f"{self.label}: {CONFIG} of that commit is not what compose writes: it has no list `names`; choose a later commit")
+            raise InputError(
+                f"{self.label}: {CONFIG} of that commit is not what compose writes: it has no list `names`; choose a later commit"
+            )
 
     def document(self, path: str) -> Any:
         """Give a document out of the commit."""
@@ -198,7 +218,9 @@ def _files_of(commit: str) -> dict[str, bytes]:
         end = content.index(b"\n", at)
         header = content[at:end].split()
         if len(header) < 3:
-            raise InputError(f"{path}: git does not have its content here, as in a clone made with --filter: `git fetch --refetch` brings it")
+            raise InputError(
+                f"{path}: git does not have its content here, as in a clone made with --filter: `git fetch --refetch` brings it"
+            )
         size = int(header[2])
         files[path] = content[end + 1 : end + 1 + size]
         at = end + 2 + size
@@ -210,5 +232,9 @@ def summaries_of(names: list[str], version: Version) -> dict[str, dict[str, Any]
     found: dict[str, dict[str, Any]] = {}
     for label, stage, name in instances(names):
         paths = [template.format(d=name) for template in stage.kept_in_git() if template.endswith(".json")]
-        found[label] = {path: document for path in paths if path not in (CONFIG, CODE) and (document := version.document(path)) is not None}
+        found[label] = {
+            path: document
+            for path in paths
+            if path not in (CONFIG, CODE) and (document := version.document(path)) is not None
+        }
     return found

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pipeline.diff.model import Change, Dataset, Difference, Rows
-from pipeline.diff.tokendiff import Example, SequenceDiff
+from pipeline.project.versions.diff.difference import Change, Dataset, Difference, Rows
+from pipeline.project.versions.diff.tokendiff import Example, SequenceDiff
 
 _LONGEST = 120
 
@@ -23,7 +23,9 @@ def pair(old: Any, new: Any) -> str:
     if old == new:
         return value(new)
     numbers = all(isinstance(item, int | float) and not isinstance(item, bool) for item in (old, new))
-    delta = f" ({new - old:+,})" if numbers and isinstance(new - old, int) else f" ({new - old:+.4g})" if numbers else ""
+    delta = (
+        f" ({new - old:+,})" if numbers and isinstance(new - old, int) else f" ({new - old:+.4g})" if numbers else ""
+    )
     return f"{value(old)} → {value(new)}{delta}"
 
 
@@ -53,7 +55,9 @@ def verdict(difference: Difference) -> str:
     """One line for all datasets."""
     if difference.is_empty:
         return (
-            "No difference in config, code, rows or figures." if not difference.missing else "No difference in what git holds; some data could not be compared."
+            "No difference in config, code, rows or figures."
+            if not difference.missing
+            else "No difference in what git holds; some data could not be compared."
         )
     failing = [d.name for d in difference.datasets if d.headline.get("verdict", (None, None))[1] == "no-go"]
     counted = [d.rows for d in difference.datasets if d.rows is not None]
@@ -77,7 +81,9 @@ def example_title(found: Example) -> str:
     for name, diff in (("prompt", found.prompt), ("completion", found.completion)):
         if diff is not None:
             cut = ", same text cut otherwise" if diff.same_text else ""
-            parts.append(f"{name} {diff.old_length:,} → {diff.new_length:,} tokens, parts at {diff.shared_start:,}{cut}")
+            parts.append(
+                f"{name} {diff.old_length:,} → {diff.new_length:,} tokens, parts at {diff.shared_start:,}{cut}"
+            )
     parts += [f"{name} {pair(old, new)}" for name, (old, new) in found.record.items()]
     return f"{found.id}: {'; '.join(parts) or 'segments'}"
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from pipeline.audit.batch import Batch
-from pipeline.audit.checks.registry import Complaint, check
-from pipeline.audit.config import CostSection, DifferenceSection
+from pipeline.stages.audit.checks.registry import Complaint, check
+from pipeline.stages.audit.config import CostSection, DifferenceSection
+from pipeline.stages.audit.inputs.batch import Batch
 
 
 def _too_far(difference: float, of: float, settings: DifferenceSection) -> bool:
@@ -15,15 +15,28 @@ def _too_far(difference: float, of: float, settings: DifferenceSection) -> bool:
 def count_difference(batch: Batch, settings: DifferenceSection) -> Iterator[Complaint]:
     for row, (delta, billed) in enumerate(zip(batch.column("count_delta"), batch.column("billed_tokens"), strict=True)):
         if delta is not None and _too_far(delta, billed or 0, settings):
-            yield Complaint(row, None, f"billed {billed} tokens, {abs(delta)} {'more' if delta > 0 else 'fewer'} than were rebuilt")
+            yield Complaint(
+                row, None, f"billed {billed} tokens, {abs(delta)} {'more' if delta > 0 else 'fewer'} than were rebuilt"
+            )
 
 
-@check("reasoning_count", "Where the provider reports reasoning tokens, they are as many as stand before the think-close token.")
+@check(
+    "reasoning_count",
+    "Where the provider reports reasoning tokens, they are as many as stand before the think-close token.",
+)
 def reasoning_count(batch: Batch, settings: DifferenceSection) -> Iterator[Complaint]:
     close = batch.hits(batch.context.role("think_close")).first.tolist()
     for row, answer in enumerate(batch.answers):
-        if answer.reasoning_tokens and close[row] >= 0 and _too_far(answer.reasoning_tokens - close[row], close[row], settings):
-            yield Complaint(row, close[row], f"{answer.reasoning_tokens} reasoning tokens reported, {close[row]} stand before the think-close token")
+        if (
+            answer.reasoning_tokens
+            and close[row] >= 0
+            and _too_far(answer.reasoning_tokens - close[row], close[row], settings)
+        ):
+            yield Complaint(
+                row,
+                close[row],
+                f"{answer.reasoning_tokens} reasoning tokens reported, {close[row]} stand before the think-close token",
+            )
 
 
 @check("cost", "The cost is the tokens used times a price of the provider, where prices are known.")
@@ -33,7 +46,10 @@ def cost(batch: Batch, settings: CostSection) -> Iterator[Complaint]:
         prices = [named] if named is not None else batch.context.endpoints.prices.get(provider or "", [])
         if not prices or answer.cost_usd is None or answer.completion_tokens is None or answer.cached_tokens:
             continue
-        expected = [((answer.prompt_tokens or 0) * price.prompt + answer.completion_tokens * price.completion) / 1e6 for price in prices]
+        expected = [
+            ((answer.prompt_tokens or 0) * price.prompt + answer.completion_tokens * price.completion) / 1e6
+            for price in prices
+        ]
         nearest = min(expected, key=lambda value, paid=answer.cost_usd: abs(paid - value))  # type: ignore[misc]
         if abs(answer.cost_usd - nearest) > settings.max_rate * max(nearest, 1e-9):
             yield Complaint(row, None, f"cost ${answer.cost_usd:.6f}; {provider}'s prices give ${nearest:.6f}")

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from pipeline.audit.batch import Batch
-from pipeline.audit.checks.registry import Complaint, check
-from pipeline.audit.config import CompressionSection, LanguageSection, LoopSection, RepeatSection
-from pipeline.audit.grams import Hashes, gram_hashes
-from pipeline.audit.scripts import script_shares
+from pipeline.stages.audit.checks.registry import Complaint, check
+from pipeline.stages.audit.config import CompressionSection, LanguageSection, LoopSection, RepeatSection
+from pipeline.stages.audit.inputs.batch import Batch
+from pipeline.stages.audit.inputs.grams import Hashes, gram_hashes
+from pipeline.stages.audit.inputs.scripts import script_shares
 
 
 @check("token_loop", "No token stands many times in a row.")
@@ -51,7 +51,9 @@ def repeated_ngrams(batch: Batch, settings: RepeatSection) -> Iterator[Complaint
         if rate > settings.max_rate:
             again = np.ones(len(hashes), dtype=np.bool_)
             again[firsts] = False
-            yield Complaint(row, int(np.argmax(again)), f"{rate:.0%} of the {settings.n}-grams stood in the answer before")
+            yield Complaint(
+                row, int(np.argmax(again)), f"{rate:.0%} of the {settings.n}-grams stood in the answer before"
+            )
 
 
 def _at_least_distinct(hashes: Hashes) -> int:
@@ -84,4 +86,8 @@ def language(batch: Batch, settings: LanguageSection) -> Iterator[Complaint]:
         script = max(shares, key=lambda name: shares[name])
         asked, asked_letters = script_shares(batch.prompt_texts[row])
         if asked_letters and shares[script] >= settings.min_share and asked.get(script, 0) < settings.max_prompt_share:
-            yield Complaint(row, None, f"{shares[script]:.0%} of the answer's letters are {script}, {asked.get(script, 0):.0%} of the prompt's")
+            yield Complaint(
+                row,
+                None,
+                f"{shares[script]:.0%} of the answer's letters are {script}, {asked.get(script, 0):.0%} of the prompt's",
+            )

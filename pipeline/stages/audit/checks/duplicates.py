@@ -8,10 +8,10 @@ import numpy as np
 import rensa
 from numpy.typing import NDArray
 
-from pipeline.audit.batch import Batch, Ragged
-from pipeline.audit.checks.registry import Complaint, across
-from pipeline.audit.config import CheckSection, DuplicateSection, NearDuplicateSection
-from pipeline.audit.grams import hash_bytes, mix
+from pipeline.stages.audit.checks.registry import Complaint, across
+from pipeline.stages.audit.config import CheckSection, DuplicateSection, NearDuplicateSection
+from pipeline.stages.audit.inputs.batch import Batch, Ragged
+from pipeline.stages.audit.inputs.grams import hash_bytes, mix
 
 Names = Callable[[int], str]
 _SEED = 0
@@ -25,7 +25,10 @@ def _hashes(ids: Ragged, min_tokens: int) -> NDArray[np.uint64]:
     """Hash of each row's ids, 0 for a row that is too short; [rows]."""
     data, least = np.ascontiguousarray(ids.values, dtype="<i4").tobytes(), 4 * max(min_tokens, 1)
     bounds = (4 * ids.starts).tolist()
-    return np.array([hash_bytes(data[start:end]) if end - start >= least else _NONE for start, end in pairwise(bounds)], dtype=np.uint64)
+    return np.array(
+        [hash_bytes(data[start:end]) if end - start >= least else _NONE for start, end in pairwise(bounds)],
+        dtype=np.uint64,
+    )
 
 
 def repeats(facts: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -81,12 +84,16 @@ def signatures(batch: Batch, settings: NearDuplicateSection) -> NDArray[np.uint1
     if len(rows):
         grams = [batch.grams(row, settings.n) for row in rows.tolist()]
         offsets = np.cumsum([0, *map(len, grams)], dtype=np.uint64)
-        matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(np.concatenate(grams), offsets, settings.permutations, _SEED)
+        matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(
+            np.concatenate(grams), offsets, settings.permutations, _SEED
+        )
         found[rows] = np.array(matrix.to_rows(), dtype=np.uint32)
     return found
 
 
-def near_pairs(facts: NDArray[np.uint16], settings: NearDuplicateSection) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+def near_pairs(
+    facts: NDArray[np.uint16], settings: NearDuplicateSection
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Each row that is much like an earlier one, in order, the first such row that a band brings to light, and how alike they are.
 
     A row is compared with the first and with the last row before it that have the same values in a band.
@@ -112,7 +119,9 @@ def near_pairs(facts: NDArray[np.uint16], settings: NearDuplicateSection) -> tup
     return rows, best[rows], alike[rows]
 
 
-_NEAR = "No other row has almost the same answer: the share of common n-grams, estimated by MinHash, stays below the limit."
+_NEAR = (
+    "No other row has almost the same answer: the share of common n-grams, estimated by MinHash, stays below the limit."
+)
 
 
 @across("near_duplicates", _NEAR, "signature", signatures)

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from pipeline.audit.batch import Batch
-from pipeline.audit.checks.registry import Complaint, check
-from pipeline.audit.config import CheckSection, ModelSection, RefusalSection
+from pipeline.stages.audit.checks.registry import Complaint, check
+from pipeline.stages.audit.config import CheckSection, ModelSection, RefusalSection
+from pipeline.stages.audit.inputs.batch import Batch
 
 
 def _plain(name: str) -> str:
@@ -19,7 +19,9 @@ def same_provider(rule: str, names: Iterable[str]) -> bool:
     return _plain(rule) in set(map(_plain, names))
 
 
-@check("provider_policy", "The provider that answered is one that the policy admits, with a number format that it admits.")
+@check(
+    "provider_policy", "The provider that answered is one that the policy admits, with a number format that it admits."
+)
 def provider_policy(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     allow, deny = batch.context.allow, batch.context.deny
     for row, (provider, answer) in enumerate(zip(batch.column("provider"), batch.answers, strict=True)):
@@ -28,7 +30,9 @@ def provider_policy(batch: Batch, _settings: CheckSection) -> Iterator[Complaint
             yield Complaint(row, None, answer.policy)
         elif allow and not any(same_provider(rule, names) for rule in allow):
             yield Complaint(row, None, f"answered by {provider!r}; allowed are {list(allow)}")
-        elif any(same_provider(rule, names) for rule in deny if "/" not in rule):  # which of its endpoints answered, no answer says
+        elif any(
+            same_provider(rule, names) for rule in deny if "/" not in rule
+        ):  # which of its endpoints answered, no answer says
             yield Complaint(row, None, f"answered by {provider!r}, which the policy denies")
 
 
@@ -57,7 +61,11 @@ def rejected(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
 def truncated(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     lengths = batch.completion.lengths
     for row in np.flatnonzero(batch.cut).tolist():
-        yield Complaint(row, max(int(lengths[row]) - 1, 0) if lengths[row] else None, f"cut by the token limit after {lengths[row]} tokens")
+        yield Complaint(
+            row,
+            max(int(lengths[row]) - 1, 0) if lengths[row] else None,
+            f"cut by the token limit after {lengths[row]} tokens",
+        )
 
 
 @check("content_filter", "No content filter cut the answer.")

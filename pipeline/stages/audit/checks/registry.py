@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from pipeline.audit.batch import Batch
+from pipeline.stages.audit.inputs.batch import Batch
 
 
 class Complaint(NamedTuple):

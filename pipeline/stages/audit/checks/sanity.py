@@ -8,16 +8,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.audit.batch import Batch
-from pipeline.audit.checks.registry import Complaint, check
-from pipeline.audit.config import CheckSection, CountSection
-from pipeline.audit.context import CONTROL, REPLACEMENT
+from pipeline.stages.audit.checks.registry import Complaint, check
+from pipeline.stages.audit.config import CheckSection, CountSection
+from pipeline.stages.audit.inputs.batch import Batch
+from pipeline.stages.audit.inputs.context import CONTROL, REPLACEMENT
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """C0 without tab, line feed and carriage return; DEL; C1."""
 _REPLACEMENT = re.compile("\ufffd")
 
-STRUCTURAL = {"think_open", "think_close", "tools_open", "call_open", "call_args_open", "call_close", "tools_close", "end"}
+STRUCTURAL = {
+    "think_open",
+    "think_close",
+    "tools_open",
+    "call_open",
+    "call_args_open",
+    "call_close",
+    "tools_close",
+    "end",
+}
 """Kinds of segment that are exactly one special token."""
 
 
@@ -34,7 +43,10 @@ def ids_in_vocabulary(batch: Batch, _settings: CheckSection) -> Iterator[Complai
             yield Complaint(int(rows[first]), position if part == "answer" else None, message)
 
 
-@check("special_ids", "Special ids in the answer are those of the chat format's answers; no reserved, unnamed or prompt-only id occurs.")
+@check(
+    "special_ids",
+    "Special ids in the answer are those of the chat format's answers; no reserved, unnamed or prompt-only id occurs.",
+)
 def special_ids(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     context, values = batch.context, batch.completion.values
     admitted = [token for role, _ in context.record.roles if (token := context.role(role)) is not None]
@@ -50,23 +62,34 @@ def special_ids(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
 def _odd_segments(batch: Batch) -> list[int]:
     """Rows in whose segments something is not right, found for all rows at once."""
     column = batch.table.column("segments")
-    starts, ends = (column.flatten().field(name).to_numpy(zero_copy_only=False).astype(np.int64) for name in ("start", "end"))
+    starts, ends = (
+        column.flatten().field(name).to_numpy(zero_copy_only=False).astype(np.int64) for name in ("start", "end")
+    )
     counts = np.diff(column.offsets.to_numpy())
     rows = np.repeat(np.arange(batch.size), counts)
     first = np.diff(rows, prepend=-1) != 0
     last = np.append(first[1:], True)[: len(first)]
     lengths = batch.completion.lengths[rows]
-    gap = (starts != np.where(first, 0, np.roll(ends, 1))) | (ends <= starts) | (ends > lengths) | (last & (ends != lengths))
+    gap = (
+        (starts != np.where(first, 0, np.roll(ends, 1)))
+        | (ends <= starts)
+        | (ends > lengths)
+        | (last & (ends != lengths))
+    )
     specials = np.cumsum(np.append(0, batch.special))
     offsets = batch.completion.starts[rows]
     inside = specials[np.where(gap, offsets, offsets + ends)] - specials[np.where(gap, offsets, offsets + starts)]
-    alone = pc.is_in(column.flatten().field("kind"), value_set=pa.array(sorted(STRUCTURAL))).to_numpy(zero_copy_only=False)
+    alone = pc.is_in(column.flatten().field("kind"), value_set=pa.array(sorted(STRUCTURAL))).to_numpy(
+        zero_copy_only=False
+    )
     odd = gap | np.where(alone, (ends - starts != 1) | (inside != 1), inside > 0)
     found: list[int] = np.unique(rows[odd]).tolist()
     return found
 
 
-@check("segments", "The segments cover the answer without gaps, structural ids stand alone, and no text segment holds one.")
+@check(
+    "segments", "The segments cover the answer without gaps, structural ids stand alone, and no text segment holds one."
+)
 def segments(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row in _odd_segments(batch):
         ids, base = batch.completion[row], batch.completion.starts[row]
@@ -74,7 +97,11 @@ def segments(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
         for part in batch.table.column("segments")[row].as_py():
             start, end, kind = part["start"], part["end"], part["kind"]
             if start != at or end <= start or end > len(ids):
-                yield Complaint(row, min(at, max(len(ids) - 1, 0)), f"segment {kind} is [{start}, {end}); it should begin at {at} and end by {len(ids)}")
+                yield Complaint(
+                    row,
+                    min(at, max(len(ids) - 1, 0)),
+                    f"segment {kind} is [{start}, {end}); it should begin at {at} and end by {len(ids)}",
+                )
                 break
             at = end
             inside = np.flatnonzero(batch.special[base + start : base + end])
@@ -82,13 +109,20 @@ def segments(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
                 yield Complaint(row, start, f"segment {kind} is not one special id")
             elif kind not in STRUCTURAL and len(inside):
                 token = int(ids[start + inside[0]])
-                yield Complaint(row, start + int(inside[0]), f"{batch.context.tokenizer.show(token)} ({token}) inside a segment of {kind}")
+                yield Complaint(
+                    row,
+                    start + int(inside[0]),
+                    f"{batch.context.tokenizer.show(token)} ({token}) inside a segment of {kind}",
+                )
         else:
             if at != len(ids):
                 yield Complaint(row, at, f"the segments end at {at}, the answer at {len(ids)}")
 
 
-@check("valid_utf8", "The bytes of the answer's tokens are UTF-8 (an answer cut by the token limit may end inside a character).")
+@check(
+    "valid_utf8",
+    "The bytes of the answer's tokens are UTF-8 (an answer cut by the token limit may end inside a character).",
+)
 def valid_utf8(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, runs in enumerate(batch.runs):
         for run in runs:
@@ -116,7 +150,9 @@ def token_at(batch: Batch, ids: NDArray[np.int32], byte: int) -> int:
     return int(np.searchsorted(ends, byte, side="right"))
 
 
-def _characters(batch: Batch, suspect: int, pattern: re.Pattern[str], what: str, settings: CountSection) -> Iterator[Complaint]:
+def _characters(
+    batch: Batch, suspect: int, pattern: re.Pattern[str], what: str, settings: CountSection
+) -> Iterator[Complaint]:
     may_have = np.unique(batch.completion.where(np.flatnonzero(batch.suspects & suspect))[0])
     for row in may_have.tolist():
         found = 0

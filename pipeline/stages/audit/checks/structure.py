@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pipeline.audit.batch import Batch
-from pipeline.audit.checks.registry import Complaint, check
-from pipeline.audit.config import CheckSection, RoundTripSection
-from pipeline.audit.retokenize import changed
+from pipeline.stages.audit.checks.registry import Complaint, check
+from pipeline.stages.audit.config import CheckSection, RoundTripSection
+from pipeline.stages.audit.inputs.batch import Batch
+from pipeline.stages.audit.inputs.retokenize import changed
 
 
 @check("ends_with_end_token", "The answer ends with the end token, unless the token limit cut it.")
@@ -24,10 +24,17 @@ def ends_with_end_token(batch: Batch, _settings: CheckSection) -> Iterator[Compl
         if not len(ids):
             yield Complaint(row, None, f"the completion is empty; it should end with {end}")
         else:
-            yield Complaint(row, len(ids) - 1, f"ends with {ids[-1]} ({batch.context.tokenizer.show(int(ids[-1]))!r}), not with {end}")
+            yield Complaint(
+                row,
+                len(ids) - 1,
+                f"ends with {ids[-1]} ({batch.context.tokenizer.show(int(ids[-1]))!r}), not with {end}",
+            )
 
 
-@check("one_think_close", "The reasoning is closed exactly once (not at all where the dataset forbids reasoning or the token limit came first).")
+@check(
+    "one_think_close",
+    "The reasoning is closed exactly once (not at all where the dataset forbids reasoning or the token limit came first).",
+)
 def one_think_close(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     close = batch.hits(batch.context.role("think_close"))
     for row in np.flatnonzero(batch.present & (close.counts != batch.thinks)).tolist():
@@ -58,10 +65,15 @@ def one_end_token(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row in np.flatnonzero(batch.present & (end.counts != 1)).tolist():
         if end.counts[row] == 0 and batch.cut[row]:
             continue
-        yield Complaint(row, int(end.first[row]) if end.counts[row] else None, f"{end.counts[row]} end tokens, 1 expected")
+        yield Complaint(
+            row, int(end.first[row]) if end.counts[row] else None, f"{end.counts[row]} end tokens, 1 expected"
+        )
 
 
-@check("no_think_open", "The answer opens no reasoning: the prompt did, or it stands first where the chat format lets the model open it.")
+@check(
+    "no_think_open",
+    "The answer opens no reasoning: the prompt did, or it stands first where the chat format lets the model open it.",
+)
 def no_think_open(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     opens = batch.hits(batch.context.role("think_open"))
     for row, position in zip(opens.rows.tolist(), opens.positions.tolist(), strict=True):
@@ -75,7 +87,11 @@ def round_trip(batch: Batch, settings: RoundTripSection) -> Iterator[Complaint]:
         differing = [position for run in runs for position in changed(batch.context, run)]
         length = len(batch.completion[row])
         if differing and len(differing) > settings.max_rate * length:
-            yield Complaint(row, differing[0], f"{len(differing)} of {length} tokens differ after decoding and encoding ({len(differing) / length:.1%})")
+            yield Complaint(
+                row,
+                differing[0],
+                f"{len(differing)} of {length} tokens differ after decoding and encoding ({len(differing) / length:.1%})",
+            )
 
 
 @check("reasoning_not_empty", "Where the answer closes a reasoning, there is text before the closing.")

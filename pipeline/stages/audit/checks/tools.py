@@ -10,10 +10,10 @@ from jsonschema import Draft202012Validator, SchemaError
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from pipeline.audit.batch import Batch
-from pipeline.audit.calls import Call
-from pipeline.audit.checks.registry import Complaint, check
-from pipeline.audit.config import CheckSection
+from pipeline.stages.audit.checks.registry import Complaint, check
+from pipeline.stages.audit.config import CheckSection
+from pipeline.stages.audit.inputs.batch import Batch
+from pipeline.stages.audit.inputs.calls import Call
 
 
 def _calls(batch: Batch) -> Iterator[tuple[int, Call]]:
@@ -27,7 +27,9 @@ def offered(prompt: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     functions = [tool.get("function", tool) for tool in tools if isinstance(tool, dict)]
     return {
-        function["name"]: function.get("parameters") or {} for function in functions if isinstance(function, dict) and isinstance(function.get("name"), str)
+        function["name"]: function.get("parameters") or {}
+        for function in functions
+        if isinstance(function, dict) and isinstance(function.get("name"), str)
     }
 
 
@@ -39,19 +41,30 @@ def parse(text: str) -> Any:
         return math.nan
 
 
-@check("tool_markup", "The tool tokens stand in the order of the chat format: section, calls with arguments, end of section.")
+@check(
+    "tool_markup",
+    "The tool tokens stand in the order of the chat format: section, calls with arguments, end of section.",
+)
 def tool_markup(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, markup in enumerate(batch.markup):
         if markup.fault is not None:
             token = int(batch.completion[row][markup.fault])
-            yield Complaint(row, markup.fault, f"{batch.context.tokenizer.show(token)} out of order, or what should follow it is missing")
+            yield Complaint(
+                row,
+                markup.fault,
+                f"{batch.context.tokenizer.show(token)} out of order, or what should follow it is missing",
+            )
 
 
 @check("tool_json", "The arguments of every tool call are a JSON object.")
 def tool_json(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, call in _calls(batch):
         if not isinstance(parse(call.arguments), dict):
-            yield Complaint(row, call.arguments_position, f"arguments of {call.header[:60]!r} are no JSON object: {call.arguments[:80]!r}")
+            yield Complaint(
+                row,
+                call.arguments_position,
+                f"arguments of {call.header[:60]!r} are no JSON object: {call.arguments[:80]!r}",
+            )
 
 
 @check("tool_name", "Every tool call names a function that the request offered.")
@@ -116,4 +129,8 @@ def tool_ids(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
             if call.name is None:
                 yield Complaint(row, call.position + 1, f"id {call.header[:60]!r} has not the form {form!r}")
             elif "{index}" in form and call.index != number:
-                yield Complaint(row, call.position + 1, f"id {call.header[:60]!r} has number {call.index}; {number} is next in the conversation")
+                yield Complaint(
+                    row,
+                    call.position + 1,
+                    f"id {call.header[:60]!r} has number {call.index}; {number} is next in the conversation",
+                )

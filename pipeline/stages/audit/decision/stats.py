@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.audit.batch import Batch
-from pipeline.schema.findings import Finding
+from pipeline.formats.schema.findings import Finding
+from pipeline.stages.audit.inputs.batch import Batch
 
 EXACT = ("ids", "logprobs")
 """Evidence that comes from the sampled tokens themselves."""
@@ -109,10 +109,15 @@ class Stats:
         self.rows += batch.size
         self._lengths.append(batch.completion.lengths.astype(np.int32))
         self._prompts.append(batch.prompt.lengths.astype(np.int32))
-        standing = [self._standings.setdefault(pair, len(self._standings)) for pair in zip(batch.column("status"), batch.column("reason"), strict=True)]
+        standing = [
+            self._standings.setdefault(pair, len(self._standings))
+            for pair in zip(batch.column("status"), batch.column("reason"), strict=True)
+        ]
         self._standing.append(np.array(standing, dtype=np.int32))
         columns = [batch.column(name) for name in ("provider", "billed_tokens", "count_delta")]
-        self.outliers = largest(Outlier(row_id, *values) for row_id, *values in zip(batch.ids, *columns, strict=True) if values[-1])
+        self.outliers = largest(
+            Outlier(row_id, *values) for row_id, *values in zip(batch.ids, *columns, strict=True) if values[-1]
+        )
         add_names(self.finish, Counter(finish or "unknown" for finish in batch.column("finish_reason")))
         add_to_providers(self.providers, batch, found)
 
@@ -123,7 +128,9 @@ class Stats:
         add_names(self.finish, later.finish)
         self._lengths += later._lengths
         self._prompts += later._prompts
-        codes = np.array([self._standings.setdefault(pair, len(self._standings)) for pair in later._standings], dtype=np.int32)
+        codes = np.array(
+            [self._standings.setdefault(pair, len(self._standings)) for pair in later._standings], dtype=np.int32
+        )
         self._standing += [codes[standing] for standing in later._standing]
         for name, provider in later.providers.items():
             self.providers.setdefault(known(self.providers, name), Provider()).merge(provider)
@@ -152,11 +159,18 @@ class Stats:
 
     def latencies(self) -> dict[str, NDArray[np.float64]]:
         """Milliseconds of each answer whose line has them, by provider."""
-        return {name: np.array(provider.latencies, dtype=np.float64) for name, provider in sorted(self.providers.items())}
+        return {
+            name: np.array(provider.latencies, dtype=np.float64) for name, provider in sorted(self.providers.items())
+        }
 
     def deltas(self) -> NDArray[np.int64]:
         """Billed minus rebuilt tokens of each row that has both."""
-        return np.concatenate([*(np.array(provider.deltas, dtype=np.int64) for provider in self.providers.values()), np.zeros(0, dtype=np.int64)])
+        return np.concatenate(
+            [
+                *(np.array(provider.deltas, dtype=np.int64) for provider in self.providers.values()),
+                np.zeros(0, dtype=np.int64),
+            ]
+        )
 
 
 def add_to_providers(providers: dict[str, Provider], batch: Batch, found: list[tuple[int, Finding]]) -> None:
@@ -169,7 +183,9 @@ def add_to_providers(providers: dict[str, Provider], batch: Batch, found: list[t
         "repeats": {row for row, finding in found if finding.check in REPEATS},
         "truncated": set(np.flatnonzero(batch.cut).tolist()),
     }
-    bad_calls = Counter(row for row, _position in {(row, finding.position) for row, finding in found if finding.check in TOOL_FAULTS})
+    bad_calls = Counter(
+        row for row, _position in {(row, finding.position) for row, finding in found if finding.check in TOOL_FAULTS}
+    )
     for name, rows in rows_of.items():
         provider = providers.setdefault(known(providers, name), Provider())
         provider.rows += len(rows)
@@ -184,7 +200,9 @@ def add_to_providers(providers: dict[str, Provider], batch: Batch, found: list[t
 
 def _add_usage(provider: Provider, batch: Batch, rows: list[int]) -> None:
     """Add what some rows of a provider were known by, were charged, and took."""
-    evidence, status, deltas, billed = (batch.column(name) for name in ("evidence", "status", "count_delta", "billed_tokens"))
+    evidence, status, deltas, billed = (
+        batch.column(name) for name in ("evidence", "status", "count_delta", "billed_tokens")
+    )
     lengths, prompts = batch.completion.lengths.tolist(), batch.prompt.lengths.tolist()
     provider.evidence.update(evidence[row] or "none" for row in rows)
     provider.status.update(status[row] for row in rows)

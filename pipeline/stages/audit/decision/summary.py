@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.audit.config import AuditSection
-from pipeline.audit.engine import Tally
-from pipeline.audit.stats import EXACT, Outlier, Provider
-from pipeline.audit.verdict import Verdict
+from pipeline.stages.audit.config import AuditSection
+from pipeline.stages.audit.decision.stats import EXACT, Outlier, Provider
+from pipeline.stages.audit.decision.verdict import Verdict
+from pipeline.stages.audit.engine import Tally
 
 _LONGEST = 120
 """Characters of an id or a name."""
@@ -30,9 +30,10 @@ def distribution(values: NDArray[np.int64] | NDArray[np.float64]) -> dict[str, f
     if not len(values):
         return None
     found = np.percentile(values, [0, 25, 50, 75, 99, 100], method="nearest")
-    return {name: rounded(float(value)) for name, value in zip(("min", "p25", "p50", "p75", "p99", "max"), found, strict=True)} | {
-        "mean": rounded(float(np.mean(values)))
-    }
+    return {
+        name: rounded(float(value))
+        for name, value in zip(("min", "p25", "p50", "p75", "p99", "max"), found, strict=True)
+    } | {"mean": rounded(float(np.mean(values)))}
 
 
 def billing(deltas: NDArray[np.int64], billed: int) -> dict[str, Any]:
@@ -50,7 +51,12 @@ def billing(deltas: NDArray[np.int64], billed: int) -> dict[str, Any]:
 
 def outlier_line(outlier: Outlier) -> dict[str, Any]:
     """One outlier; names that a provider or a file chose are cut."""
-    return {"id": outlier.id[:_LONGEST], "provider": (outlier.provider or "unknown")[:_LONGEST], "billed": outlier.billed, "delta": outlier.delta}
+    return {
+        "id": outlier.id[:_LONGEST],
+        "provider": (outlier.provider or "unknown")[:_LONGEST],
+        "billed": outlier.billed,
+        "delta": outlier.delta,
+    }
 
 
 def scorecard(provider: Provider) -> dict[str, Any]:
@@ -71,13 +77,17 @@ def scorecard(provider: Provider) -> dict[str, Any]:
         "prompt_tokens": provider.prompt_tokens,
         "completion_tokens": provider.completion_tokens,
         "cost_usd": rounded(provider.cost_usd) if provider.costed else None,
-        "usd_per_million": rounded(provider.cost_usd / provider.costed_tokens * 1e6) if provider.costed_tokens else None,
+        "usd_per_million": rounded(provider.cost_usd / provider.costed_tokens * 1e6)
+        if provider.costed_tokens
+        else None,
         "latency_ms": distribution(np.array(provider.latencies, dtype=np.float64)),
         "models": dict(sorted(provider.models.items())),
     }
 
 
-def summarize(tally: Tally, section: AuditSection, verdict: Verdict, quantizations: Mapping[str, list[str]]) -> dict[str, Any]:
+def summarize(
+    tally: Tally, section: AuditSection, verdict: Verdict, quantizations: Mapping[str, list[str]]
+) -> dict[str, Any]:
     """Counts by check, status, evidence and reason; ``accepted`` plus the sum of ``left_out`` is ``rows``."""
     stats = tally.stats
     return {
@@ -96,10 +106,17 @@ def summarize(tally: Tally, section: AuditSection, verdict: Verdict, quantizatio
             "length": distribution(stats.lengths[stats.lengths > 0]),
         },
         "cost_usd": rounded(stats.total("cost_usd")) if stats.total("costed") else None,
-        "billing": {**billing(stats.deltas(), int(stats.total("billed_tokens"))), "outliers": [outlier_line(outlier) for outlier in stats.outliers]},
-        "providers": {name: {**scorecard(stats.providers[name]), "quantizations": sorted(quantizations.get(name, []))} for name in sorted(stats.providers)},
+        "billing": {
+            **billing(stats.deltas(), int(stats.total("billed_tokens"))),
+            "outliers": [outlier_line(outlier) for outlier in stats.outliers],
+        },
+        "providers": {
+            name: {**scorecard(stats.providers[name]), "quantizations": sorted(quantizations.get(name, []))}
+            for name in sorted(stats.providers)
+        },
         "checks": {
-            name: {"severity": section.check(name).severity, "rows": counted.rows, "findings": counted.findings} for name, counted in tally.checks.items()
+            name: {"severity": section.check(name).severity, "rows": counted.rows, "findings": counted.findings}
+            for name, counted in tally.checks.items()
         },
         "gate": verdict.model_dump(),
     }

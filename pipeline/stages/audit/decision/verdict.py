@@ -1,8 +1,8 @@
 """Go or no-go for a dataset, with every reason in words."""
 
-from pipeline.audit.config import AuditSection
-from pipeline.audit.engine import Tally
-from pipeline.section import Section
+from pipeline.core.sections import Section
+from pipeline.stages.audit.config import AuditSection
+from pipeline.stages.audit.engine import Tally
 
 
 class Verdict(Section):
@@ -28,5 +28,7 @@ def judge(tally: Tally, section: AuditSection) -> Verdict:
     for name, counted in tally.checks.items():
         limit = section.check(name).max_share
         if limit is not None and counted.rows > limit * tally.rows:
-            reasons.append(f"{name}: {counted.rows} of {tally.rows} rows ({counted.rows / tally.rows:.1%}); audit.{name}.max_share is {limit:.1%}")
+            reasons.append(
+                f"{name}: {counted.rows} of {tally.rows} rows ({counted.rows / tally.rows:.1%}); audit.{name}.max_share is {limit:.1%}"
+            )
     return Verdict(verdict="no-go" if reasons else "go", reasons=reasons)

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.audit.answer import Answer, read_answer
-from pipeline.audit.calls import CALL_ROLES, Markup, read_markup
-from pipeline.audit.context import Context
-from pipeline.audit.grams import Hashes, gram_hashes
-from pipeline.audit.retokenize import Run, text_runs
-from pipeline.tables import flat_lists
+from pipeline.core.tables import flat_lists
+from pipeline.stages.audit.inputs.calls import CALL_ROLES, Markup, read_markup
+from pipeline.stages.audit.inputs.context import Context
+from pipeline.stages.audit.inputs.grams import Hashes, gram_hashes
+from pipeline.stages.audit.inputs.response_facts import Answer, read_answer
+from pipeline.stages.audit.inputs.retokenize import Run, text_runs
 
 Ints = NDArray[np.int64]
 _TAIL = 1024
@@ -79,7 +79,12 @@ class Batch:
     """Rows of the table from ``start`` on, in the columns of schema/tokens.py, with what came with them."""
 
     def __init__(
-        self, context: Context, table: pa.RecordBatch, start: int, prompts: list[dict[str, Any] | None] | None = None, responses: list[Any] | None = None
+        self,
+        context: Context,
+        table: pa.RecordBatch,
+        start: int,
+        prompts: list[dict[str, Any] | None] | None = None,
+        responses: list[Any] | None = None,
     ) -> None:
         self.context = context
         self.table = table
@@ -124,7 +129,9 @@ class Batch:
     @cached_property
     def cut(self) -> NDArray[np.bool_]:
         """Whether the token limit, not the model, ended the answer: then what should stand at its end may be missing."""
-        return np.fromiter((reason == "length" for reason in self.column("finish_reason")), dtype=np.bool_, count=self.size)
+        return np.fromiter(
+            (reason == "length" for reason in self.column("finish_reason")), dtype=np.bool_, count=self.size
+        )
 
     @cached_property
     def opened(self) -> NDArray[np.bool_]:
@@ -200,7 +207,10 @@ class Batch:
         roles = [token for role in CALL_ROLES.values() if (token := self.context.role(role)) is not None]
         rows = set(self.completion.where(np.flatnonzero(np.isin(self.completion.values, roles)))[0].tolist())
         none = Markup([], None)
-        return [read_markup(self.context, self.completion[row].tolist(), cut=bool(self.cut[row])) if row in rows else none for row in range(self.size)]
+        return [
+            read_markup(self.context, self.completion[row].tolist(), cut=bool(self.cut[row])) if row in rows else none
+            for row in range(self.size)
+        ]
 
     @cached_property
     def calls(self) -> list[int]:
@@ -224,7 +234,10 @@ class Batch:
             stops = np.where((first > starts) & (first < stops), first, stops)
         unfinished = (starts < 0) & self.cut & self.opened
         bounds = zip(self.runs, starts.tolist(), stops.tolist(), unfinished.tolist(), strict=True)
-        return ["" if nothing else "".join([run.text for run in runs if start < run.start < stop]) for runs, start, stop, nothing in bounds]
+        return [
+            "" if nothing else "".join([run.text for run in runs if start < run.start < stop])
+            for runs, start, stop, nothing in bounds
+        ]
 
     @cached_property
     def prompt_texts(self) -> list[str]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from pipeline.audit.context import Context
-from pipeline.audit.retokenize import decode
+from pipeline.stages.audit.inputs.context import Context
+from pipeline.stages.audit.inputs.retokenize import decode
 
 CALL_ROLES = {"T": "tools_open", "O": "call_open", "A": "call_args", "C": "call_close", "t": "tools_close"}
 
@@ -86,7 +86,11 @@ def _kimi(context: Context, position: int, body: list[int], args: int | None) ->
     """``functions.name:0`` then the arguments; or whatever `tool_id_format` says."""
     split = len(body) if args is None else args
     header = _text(context, body[:split]).strip()
-    pattern = re.escape(context.record.tool_id_format or "{name}").replace(r"\{name\}", "(?P<name>.+)").replace(r"\{index\}", r"(?P<index>\d{1,9})")
+    pattern = (
+        re.escape(context.record.tool_id_format or "{name}")
+        .replace(r"\{name\}", "(?P<name>.+)")
+        .replace(r"\{index\}", r"(?P<index>\d{1,9})")
+    )
     found = re.fullmatch(pattern, header, re.DOTALL)
     fields = found.groupdict() if found else {}
     index = int(fields["index"]) if fields.get("index") else None
@@ -116,7 +120,9 @@ def _deepseek(context: Context, position: int, body: list[int], args: int | None
     text = _text(context, body[split + 1 :])
     name, _, rest = text.partition("\n")
     fenced = re.fullmatch(r"\s*```json\n(.*?)\n```\s*", rest, re.DOTALL)
-    return Call(position, name.strip() or None, name.strip(), None, fenced.group(1) if fenced else rest, position + split + 2)
+    return Call(
+        position, name.strip() or None, name.strip(), None, fenced.group(1) if fenced else rest, position + split + 2
+    )
 
 
 _READERS: dict[str, Callable[[Context, int, list[int], int | None], Call]] = {

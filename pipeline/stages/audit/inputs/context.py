@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.audit.config import ExpectSection
-from pipeline.audit.endpoints import Endpoints
-from pipeline.audit.heldout import Heldout
-from pipeline.schema.target import TargetRecord
-from pipeline.tokens import Tokenizer
+from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.stages.audit.config import ExpectSection
+from pipeline.stages.audit.inputs.endpoints import Endpoints
+from pipeline.stages.audit.inputs.heldout import Heldout
 
 CONTROL, REPLACEMENT = 1, 2
 """Bits of `Context.suspects`."""
@@ -42,7 +42,9 @@ class Context:
 
     def _places(self, ids: NDArray[np.int32]) -> NDArray[np.uint32]:
         """Index of each id in the tables; whatever is outside the vocabulary shares the last entry."""
-        return np.minimum(ids.view(np.uint32), np.uint32(len(self.pieces)))  # as unsigned, what is negative is too large
+        return np.minimum(
+            ids.view(np.uint32), np.uint32(len(self.pieces))
+        )  # as unsigned, what is negative is too large
 
     def is_ordinary(self, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Whether each id stands for bytes of text; no id outside the vocabulary does."""
@@ -72,7 +74,9 @@ def _suspects(pieces: list[bytes], lengths: NDArray[np.int64]) -> NDArray[np.uin
     found = np.zeros(len(pieces), dtype=np.uint8)
     some = np.flatnonzero(lengths)
     if len(some):
-        found[some] = np.bitwise_or.reduceat(bits[np.frombuffer(b"".join(pieces), dtype=np.uint8)], (np.cumsum(lengths) - lengths)[some])
+        found[some] = np.bitwise_or.reduceat(
+            bits[np.frombuffer(b"".join(pieces), dtype=np.uint8)], (np.cumsum(lengths) - lengths)[some]
+        )
     return found
 
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.artifacts import read_json
-from pipeline.audit.config import TokenPrice
+from pipeline.core.files import read_json
+from pipeline.stages.audit.config import TokenPrice
 
 TokenPrices = dict[str, list[TokenPrice]]
 """By provider's name; one with several endpoints has several prices."""
@@ -50,7 +50,11 @@ def read_endpoints(path: Path) -> Endpoints:
 def _listed(document: Any, part: str) -> list[dict[str, Any]]:
     """Entries of a list of generate.json that name a provider."""
     listed = document.get(part) if isinstance(document, dict) else None
-    return [entry for entry in listed if isinstance(entry, dict) and isinstance(entry.get("provider"), str)] if isinstance(listed, list) else []
+    return (
+        [entry for entry in listed if isinstance(entry, dict) and isinstance(entry.get("provider"), str)]
+        if isinstance(listed, list)
+        else []
+    )
 
 
 def _price(endpoint: dict[str, Any]) -> TokenPrice | None:

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from pipeline.audit.context import Context
-from pipeline.audit.retokenize import changed
-from pipeline.audit.source import Source
-from pipeline.errors import InputError
+from pipeline.core.errors import InputError
+from pipeline.stages.audit.inputs.context import Context
+from pipeline.stages.audit.inputs.retokenize import changed
+from pipeline.stages.audit.inputs.source import Source
 
 MIN_ROWS = 8
 """Of fewer rows most may be faulty by chance; only where all of them have ids that are too large, more than one is enough."""
@@ -29,7 +29,9 @@ def check_fit(source: Source, context: Context) -> None:
     what = f"{source.name}: these are not the ids of target {context.record.name!r}"
     outside = np.unique(batch.completion.where(np.flatnonzero(values >= size))[0])
     if len(outside) > len(rows) / 2 and (len(rows) >= MIN_ROWS or 1 < len(rows) == len(outside)):
-        raise InputError(f"{what}: {len(outside)} of the first {len(rows)} answers have ids outside its vocabulary of {size}; the largest is {values.max()}")
+        raise InputError(
+            f"{what}: {len(outside)} of the first {len(rows)} answers have ids outside its vocabulary of {size}; the largest is {values.max()}"
+        )
     roles = [token for role, _text in context.record.roles if (token := context.role(role)) is not None]
     if len(rows) < MIN_ROWS or np.isin(values, roles).any():
         return

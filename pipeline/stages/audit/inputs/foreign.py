@@ -6,11 +6,11 @@ from typing import IO, Any, get_args
 
 import pyarrow as pa
 
-from pipeline.artifacts import read_jsonl, read_start
-from pipeline.audit.source import BATCH_ROWS
-from pipeline.errors import InputError
-from pipeline.schema.tokens import SCHEMA, Evidence, Status
-from pipeline.tables import opener_of, read_columns, table_columns
+from pipeline.core.errors import InputError
+from pipeline.core.files import read_jsonl, read_start
+from pipeline.core.tables import opener_of, read_columns, table_columns
+from pipeline.formats.schema.tokens import SCHEMA, Evidence, Status
+from pipeline.stages.audit.inputs.source import BATCH_ROWS
 
 Opener = Callable[[Path], IO[bytes]]
 Tables = Callable[[], Iterator[pa.RecordBatch]]
@@ -52,7 +52,9 @@ def open_tokens(path: Path) -> Tables:
         return lambda: _from_our_columns(path)
     if "status" in columns and "completion_ids" in columns:
         missing = [name for name in SCHEMA.names if name not in columns]
-        raise InputError(f"{path}: a tokens.parquet without {missing}; give all its columns, or leave `status` out, and every row counts as accepted")
+        raise InputError(
+            f"{path}: a tokens.parquet without {missing}; give all its columns, or leave `status` out, and every row counts as accepted"
+        )
     prompt, completion = _choose(path, columns)
     return lambda: _from_parquet(path, columns, prompt, completion)
 
@@ -68,14 +70,21 @@ def _from_our_columns(path: Path) -> Iterator[pa.RecordBatch]:
                 columns.append(_ids(path, field.name, column, start))
                 continue
             if not field.nullable and column.null_count:
-                raise InputError(f"{path}: row {start + column.is_null().to_pylist().index(True)}: {field.name} is null")
-            if field.name in _WORDS and (odd := {None if word is None else str(word) for word in column.unique().to_pylist()} - _WORDS[field.name]):
+                raise InputError(
+                    f"{path}: row {start + column.is_null().to_pylist().index(True)}: {field.name} is null"
+                )
+            if field.name in _WORDS and (
+                odd := {None if word is None else str(word) for word in column.unique().to_pylist()}
+                - _WORDS[field.name]
+            ):
                 found, known = min(map(str, odd)), sorted(map(str, _WORDS[field.name] - {None}))
                 raise InputError(f"{path}: column {field.name} has {found!r}; needed is one of {known}")
             try:
                 columns.append(column.cast(field.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                raise InputError(f"{path}: column {field.name} is {column.type}; needed is {field.type} ({error})") from error
+                raise InputError(
+                    f"{path}: column {field.name} is {column.type}; needed is {field.type} ({error})"
+                ) from error
         yield pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
         start += batch.num_rows
 
@@ -84,7 +93,9 @@ def _choose(path: Path, names: list[str]) -> tuple[str | None, str]:
     """Columns of the prompt's and the answer's ids."""
     completion = next((name for name in COMPLETION if name in names), None)
     if completion is None:
-        raise InputError(f"{path}: has the columns {names}; needed is one of {list(COMPLETION)}, and one of {list(PROMPT)} where the prompts are known")
+        raise InputError(
+            f"{path}: has the columns {names}; needed is one of {list(COMPLETION)}, and one of {list(PROMPT)} where the prompts are known"
+        )
     return next((name for name in PROMPT if name in names), None), completion
 
 
@@ -94,7 +105,10 @@ def to_table(ids: list[str], prompts: Any, completions: Any, text: dict[str, lis
     empty: dict[str, Any] = {"segments": [[]] * size, "notes": [[]] * size, "status": ["accept"] * size}
     given: dict[str, Any] = {"id": ids, "prompt_ids": prompts, "completion_ids": completions, **text}
     columns = [given.get(field.name, empty.get(field.name, [None] * size)) for field in SCHEMA]
-    arrays = [column if isinstance(column, pa.Array) else pa.array(column, type=field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    arrays = [
+        column if isinstance(column, pa.Array) else pa.array(column, type=field.type)
+        for column, field in zip(columns, SCHEMA, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
@@ -103,9 +117,14 @@ def _from_parquet(path: Path, columns: list[str], prompt: str | None, completion
     wanted = [name for name in (prompt, completion, *TEXT) if name in columns]
     for batch in read_columns(path, wanted, BATCH_ROWS):
         size = batch.num_rows
-        prompts = pa.array([[]] * size, type=_IDS) if prompt is None else _ids(path, prompt, batch.column(prompt), start)
+        prompts = (
+            pa.array([[]] * size, type=_IDS) if prompt is None else _ids(path, prompt, batch.column(prompt), start)
+        )
         text = {name: _texts(path, name, batch.column(name)) for name in TEXT if name in columns}
-        names = [value if value is not None else f"row-{start + row}" for row, value in enumerate(text.pop("id", [None] * size))]
+        names = [
+            value if value is not None else f"row-{start + row}"
+            for row, value in enumerate(text.pop("id", [None] * size))
+        ]
         yield to_table(names, prompts, _ids(path, completion, batch.column(completion), start), text)
         start += size
 
@@ -122,8 +141,15 @@ def _ids(path: Path, name: str, column: Any, start: int) -> Any:
             return column.cast(_IDS)
     except pa.ArrowInvalid:
         pass
-    row, odd = next((row, token) for row, ids in enumerate(column.to_pylist(), start) for token in ids if token is None or not _fits(token))
-    raise InputError(f"{path}: row {row}: {name} has {'null' if odd is None else odd} among its ids; needed are whole numbers that fit 32 bits")
+    row, odd = next(
+        (row, token)
+        for row, ids in enumerate(column.to_pylist(), start)
+        for token in ids
+        if token is None or not _fits(token)
+    )
+    raise InputError(
+        f"{path}: row {row}: {name} has {'null' if odd is None else odd} among its ids; needed are whole numbers that fit 32 bits"
+    )
 
 
 def _fits(token: int) -> bool:
@@ -137,7 +163,16 @@ def _is_list_of_whole_numbers(kind: Any) -> bool:
 
 def _texts(path: Path, name: str, column: Any) -> list[str | None]:
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_integer, pa.types.is_null)):
+    if not any(
+        is_kind(kind)
+        for is_kind in (
+            pa.types.is_string,
+            pa.types.is_large_string,
+            pa.types.is_string_view,
+            pa.types.is_integer,
+            pa.types.is_null,
+        )
+    ):
         raise InputError(f"{path}: column {name} is {column.type}; needed is text")
     return [None if value is None else str(value) for value in column.to_pylist()]
 
@@ -155,7 +190,12 @@ def _from_jsonl(path: Path, opener: Opener) -> Iterator[pa.RecordBatch]:
 
 def _gather(rows: list[tuple[str, list[int], list[int], dict[str, str | None]]]) -> pa.RecordBatch:
     ids, prompts, completions, texts = zip(*rows, strict=True)
-    return to_table(list(ids), list(prompts), list(completions), {name: [text[name] for text in texts] for name in TEXT if name != "id"})
+    return to_table(
+        list(ids),
+        list(prompts),
+        list(completions),
+        {name: [text[name] for text in texts] for name in TEXT if name != "id"},
+    )
 
 
 def _row(path: Path, number: int, value: Any) -> tuple[str, list[int], list[int], dict[str, str | None]]:
@@ -170,8 +210,14 @@ def _row(path: Path, number: int, value: Any) -> tuple[str, list[int], list[int]
     lists = {name: value[name] if name else [] for name in (prompt, completion)}
     for name, ids in lists.items():
         if not isinstance(ids, list) or not all(type(token) is int and _fits(token) for token in ids):
-            odd = next((token for token in ids if type(token) is not int or not _fits(token)), None) if isinstance(ids, list) else ids
-            raise InputError(f"{where}: {name} must be a list of whole numbers that fit 32 bits; found {str(odd)[:60]!r}")
+            odd = (
+                next((token for token in ids if type(token) is not int or not _fits(token)), None)
+                if isinstance(ids, list)
+                else ids
+            )
+            raise InputError(
+                f"{where}: {name} must be a list of whole numbers that fit 32 bits; found {str(odd)[:60]!r}"
+            )
     for name in TEXT:
         if not isinstance(value.get(name), str | int | None):
             raise InputError(f"{where}: {name} must be text; found {str(value[name])[:60]!r}")

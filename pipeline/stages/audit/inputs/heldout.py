@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.artifacts import read_jsonl
-from pipeline.audit.grams import Hashes, gram_hashes, sequence_hash
-from pipeline.errors import InputError
-from pipeline.tokens import Tokenizer
+from pipeline.core.errors import InputError
+from pipeline.core.files import read_jsonl
+from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.stages.audit.inputs.grams import Hashes, gram_hashes, sequence_hash
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,11 @@ def texts_of(message: Any) -> Iterator[str]:
 def question(prompt: Any) -> str | None:
     """Text of the last user message of a prompt, or None when there is none."""
     messages = prompt.get("messages") if isinstance(prompt, dict) else None
-    users = [message for message in messages if isinstance(message, dict) and message.get("role") == "user"] if isinstance(messages, list) else []
+    users = (
+        [message for message in messages if isinstance(message, dict) and message.get("role") == "user"]
+        if isinstance(messages, list)
+        else []
+    )
     return "".join(texts_of(users[-1])) or None if users else None
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.artifacts import read_jsonl
-from pipeline.errors import InputError
+from pipeline.core.errors import InputError
+from pipeline.core.files import read_jsonl
 
 Latencies = dict[str, NDArray[np.float64]]
 """Milliseconds of each answer whose time is known, by provider's name."""
@@ -23,8 +23,12 @@ def read_latencies(path: Path) -> Latencies:
     found: dict[str, array[float]] = {}
     for number, line in read_jsonl(path):
         if not isinstance(line, dict):
-            raise InputError(f"{path}:{number}: needed is an object with `provider` and `seconds`; found {str(line)[:80]!r}")
+            raise InputError(
+                f"{path}:{number}: needed is an object with `provider` and `seconds`; found {str(line)[:80]!r}"
+            )
         provider, seconds = line.get("provider"), line.get("seconds")
         if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < 1 << 53:
-            found.setdefault(provider if isinstance(provider, str) and provider else "unknown", array("d")).append(seconds * 1000)
+            found.setdefault(provider if isinstance(provider, str) and provider else "unknown", array("d")).append(
+                seconds * 1000
+            )
     return {name: np.array(values, dtype=np.float64) for name, values in sorted(found.items())}

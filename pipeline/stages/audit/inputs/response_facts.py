@@ -40,7 +40,11 @@ def _whole(value: Any) -> int | None:
 
 def _number(value: Any) -> float | None:
     """A cost or a time; beyond the largest whole number of a float there is none, and their sums stay finite."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None
+    return (
+        float(value)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 53
+        else None
+    )
 
 
 def _text(value: Any) -> str | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.audit.context import Context
+from pipeline.stages.audit.inputs.context import Context
 
 
 class Run(NamedTuple):
@@ -41,7 +41,9 @@ def decode(data: bytes) -> tuple[str, int | None]:
         return data.decode("utf-8", "aerie.nul"), error.start
 
 
-def text_runs(context: Context, values: NDArray[np.int32], starts: NDArray[np.int64], ordinary: NDArray[np.bool_]) -> list[list[Run]]:
+def text_runs(
+    context: Context, values: NDArray[np.int32], starts: NDArray[np.int64], ordinary: NDArray[np.bool_]
+) -> list[list[Run]]:
     """Stretches of ordinary tokens of each row of flat ids; ``ordinary`` says which they are."""
     opens = ordinary.copy()
     opens[1:] &= ~ordinary[:-1]
@@ -53,7 +55,15 @@ def text_runs(context: Context, values: NDArray[np.int32], starts: NDArray[np.in
     rows = np.searchsorted(starts, begins, side="right") - 1
     runs: list[list[Run]] = [[] for _ in range(len(starts) - 1)]
     data, bounds = context.bytes_of(values)
-    where = zip(rows.tolist(), begins.tolist(), ends.tolist(), starts[rows].tolist(), bounds[begins].tolist(), bounds[ends].tolist(), strict=True)
+    where = zip(
+        rows.tolist(),
+        begins.tolist(),
+        ends.tolist(),
+        starts[rows].tolist(),
+        bounds[begins].tolist(),
+        bounds[ends].tolist(),
+        strict=True,
+    )
     for row, begin, end, offset, first, last in where:
         piece = data[first:last]
         runs[row].append(Run(begin - offset, end - offset, values[begin:end], piece, *decode(piece)))

@@ -10,12 +10,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.artifacts import KeyedLines
-from pipeline.audit.batch import Batch
-from pipeline.audit.context import Context
-from pipeline.errors import InputError
-from pipeline.schema.tokens import SCHEMA
-from pipeline.tables import read_batches
+from pipeline.core.errors import InputError
+from pipeline.core.files import KeyedLines
+from pipeline.core.tables import read_batches
+from pipeline.formats.schema.tokens import SCHEMA
+from pipeline.stages.audit.inputs.batch import Batch
+from pipeline.stages.audit.inputs.context import Context
 
 BATCH_ROWS = 256
 BATCH_TOKENS = 1 << 20
@@ -43,7 +43,10 @@ class Rows(NamedTuple):
             InputError: a line is not JSON.
 
         """
-        prompts, responses = (list(map(self._value, lines, repeat(path))) for lines, path in zip((self.prompts, self.responses), self.files, strict=True))
+        prompts, responses = (
+            list(map(self._value, lines, repeat(path)))
+            for lines, path in zip((self.prompts, self.responses), self.files, strict=True)
+        )
         return Batch(context, self.table, self.start, prompts, responses)
 
     @staticmethod
@@ -94,7 +97,9 @@ class Source:
 def cut(table: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Halve a batch until each part is small enough."""
     size = table.num_rows
-    tokens = sum(pc.sum(pc.list_value_length(table.column(name))).as_py() or 0 for name in ("prompt_ids", "completion_ids"))
+    tokens = sum(
+        pc.sum(pc.list_value_length(table.column(name))).as_py() or 0 for name in ("prompt_ids", "completion_ids")
+    )
     if size <= 1 or (size <= BATCH_ROWS and tokens <= BATCH_TOKENS):
         yield table
     else:

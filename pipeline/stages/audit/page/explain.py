@@ -4,17 +4,17 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.audit.batch import Batch
-from pipeline.audit.checks.catalog import Across
-from pipeline.audit.config import AuditSection
-from pipeline.audit.context import Context
-from pipeline.audit.engine import active, findings_of, sketch_of, to_finding
-from pipeline.audit.sketch import Names, Sketch, facts_of, in_memory
-from pipeline.audit.source import Source
-from pipeline.audit.token_view import parts_of
-from pipeline.errors import InputError
-from pipeline.report.html import visible
-from pipeline.schema.findings import Finding
+from pipeline.core.errors import InputError
+from pipeline.core.html.markup import visible
+from pipeline.formats.schema.findings import Finding
+from pipeline.stages.audit.checks.catalog import Across
+from pipeline.stages.audit.config import AuditSection
+from pipeline.stages.audit.engine import active, findings_of, sketch_of, to_finding
+from pipeline.stages.audit.inputs.batch import Batch
+from pipeline.stages.audit.inputs.context import Context
+from pipeline.stages.audit.inputs.source import Source
+from pipeline.stages.audit.page.token_view import parts_of
+from pipeline.stages.audit.sketch import Names, Sketch, facts_of, in_memory
 
 
 def find(source: Source, context: Context, section: AuditSection, row_id: str) -> tuple[Batch, list[Finding]]:
@@ -30,7 +30,9 @@ def find(source: Source, context: Context, section: AuditSection, row_id: str) -
     for batch in source.batches(context):
         if found is None and row_id in batch.ids:
             row = batch.ids.index(row_id)
-            alone = Batch(context, batch.table.slice(row, 1), 0, batch.prompts[row : row + 1], batch.responses[row : row + 1])
+            alone = Batch(
+                context, batch.table.slice(row, 1), 0, batch.prompts[row : row + 1], batch.responses[row : row + 1]
+            )
             found = batch.start + row, alone
         some += batch.ids[: 3 - len(some)]
         kept.append(sketch_of(batch, section))
@@ -45,7 +47,9 @@ def _across(sketch: Sketch, section: AuditSection, row: int, row_id: str) -> Ite
     for check, settings in active(section):
         if isinstance(check, Across):
             complaints = check.run(facts_of([sketch], check.column), names, settings)
-            yield from (to_finding(check.name, settings, complaint, row_id) for complaint in complaints if complaint.row == row)
+            yield from (
+                to_finding(check.name, settings, complaint, row_id) for complaint in complaints if complaint.row == row
+            )
 
 
 def show_token(context: Context, token: int) -> str:
@@ -55,7 +59,9 @@ def show_token(context: Context, token: int) -> str:
             return repr(piece.decode())
         except UnicodeDecodeError:
             return f"bytes {piece.hex(' ')}"
-    return context.tokenizer.special_texts.get(token, "reserved" if 0 <= token < len(context.pieces) else "outside the vocabulary")
+    return context.tokenizer.special_texts.get(
+        token, "reserved" if 0 <= token < len(context.pieces) else "outside the vocabulary"
+    )
 
 
 def explain(batch: Batch, section: AuditSection, across: list[Finding]) -> Iterator[str]:

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.audit.checks.catalog import CHECKS
-from pipeline.audit.context import Context
-from pipeline.audit.engine import Tally
-from pipeline.audit.latency import Latencies
-from pipeline.audit.samples import Sample
-from pipeline.audit.token_view import view
-from pipeline.report.blocks import Cell, badge, cards, facts, fold, money, number, percent, row_filter, table
-from pipeline.report.html import Html, join, tag
-from pipeline.report.page import page
-from pipeline.report.plots import bars, histogram, signed_histogram, stacked
+from pipeline.core.html.blocks import Cell, badge, cards, facts, fold, money, number, percent, row_filter, table
+from pipeline.core.html.frame import page
+from pipeline.core.html.markup import Html, join, tag
+from pipeline.core.html.plots import bars, histogram, signed_histogram, stacked
+from pipeline.stages.audit.checks.catalog import CHECKS
+from pipeline.stages.audit.engine import Tally
+from pipeline.stages.audit.inputs.context import Context
+from pipeline.stages.audit.inputs.latency import Latencies
+from pipeline.stages.audit.page.samples import Sample
+from pipeline.stages.audit.page.token_view import view
 
 EVIDENCE = ("ids", "logprobs", "count", "text", "none")
 _REASONS = 6
@@ -27,7 +27,9 @@ _MOST = 100
 _RANK = {"error": 3, "warn": 2, "info": 1, "off": 0}
 
 
-def report(title: str, summary: dict[str, Any], tally: Tally, context: Context, notes: list[str], latencies: Latencies) -> str:
+def report(
+    title: str, summary: dict[str, Any], tally: Tally, context: Context, notes: list[str], latencies: Latencies
+) -> str:
     """Whole page; ``notes`` say what the audit could not look at."""
     return page(
         title,
@@ -70,7 +72,10 @@ def verdict(title: str, summary: dict[str, Any], notes: list[str]) -> Html:
     )
     figures = cards(
         [
-            (f"{summary['accepted']:,}", f"of {summary['rows']:,} rows accepted ({summary['accepted'] / max(summary['rows'], 1):.1%})"),
+            (
+                f"{summary['accepted']:,}",
+                f"of {summary['rows']:,} rows accepted ({summary['accepted'] / max(summary['rows'], 1):.1%})",
+            ),
             (f"{summary['accepted_tokens']:,}", "answer tokens to train on"),
             (f"{summary['rows_with_error']:,}", f"of {held:,} rows with ids have an error"),
             (
@@ -85,23 +90,41 @@ def verdict(title: str, summary: dict[str, Any], notes: list[str]) -> Html:
 
 def left_out(summary: dict[str, Any]) -> Html:
     """Why rows are left out: the commonest reasons at once, the others folded away."""
-    gone = [(short(why), count, percent(count / summary["rows"])) for why, count in sorted(summary["left_out"].items(), key=lambda item: (-item[1], item[0]))]
+    gone = [
+        (short(why), count, percent(count / summary["rows"]))
+        for why, count in sorted(summary["left_out"].items(), key=lambda item: (-item[1], item[0]))
+    ]
     if not gone:
         return tag("p", "No row was left out.")
-    heads, caption = ("Left out because", "Rows", "Share"), "Rows that training will not see, each counted under one reason"
-    more = fold(f"{len(gone) - _REASONS} rarer reasons", table(heads, gone[_REASONS:_MOST], caption="Rarer reasons")) if len(gone) > _REASONS else None
+    heads, caption = (
+        ("Left out because", "Rows", "Share"),
+        "Rows that training will not see, each counted under one reason",
+    )
+    more = (
+        fold(f"{len(gone) - _REASONS} rarer reasons", table(heads, gone[_REASONS:_MOST], caption="Rarer reasons"))
+        if len(gone) > _REASONS
+        else None
+    )
     return join(table(heads, gone[:_REASONS], caption=caption), more)
 
 
 def checks(summary: dict[str, Any], tally: Tally) -> Html:
     """Every check with what it asks, how many rows it found, and where to look."""
     lines, kinds = [], []
-    ordered = sorted(summary["checks"].items(), key=lambda item: -_RANK[item[1]["severity"]] if item[1]["rows"] else item[1]["severity"] == "off")
+    ordered = sorted(
+        summary["checks"].items(),
+        key=lambda item: -_RANK[item[1]["severity"]] if item[1]["rows"] else item[1]["severity"] == "off",
+    )
     for name, counted in ordered:
         severity = counted["severity"]
         found = tally.samples.examples.get(name, [])
         shown = {sample.fields["id"] for sample in tally.samples.rows()}
-        links = [tag("a", short(finding.id), href=f"#{anchor(finding.id)}") if finding.id in shown else tag("span", short(finding.id)) for finding in found[:3]]
+        links = [
+            tag("a", short(finding.id), href=f"#{anchor(finding.id)}")
+            if finding.id in shown
+            else tag("span", short(finding.id))
+            for finding in found[:3]
+        ]
         state = "off" if severity == "off" else severity if counted["rows"] else "ok"
         kinds.append(f"{state} {severity}")
         what = join(tag("b", name), tag("span", CHECKS[name].text, class_="soft what"))
@@ -118,7 +141,13 @@ def checks(summary: dict[str, Any], tally: Tally) -> Html:
     caption = "error leaves the row out; warn and info only count"
     return join(
         row_filter("check-rows", "result", ("error", "warn", "info", "ok", "off")),
-        table(("Check", "Result", "Rows", "Share", "For example"), lines, caption=caption, body_id="check-rows", kinds=kinds),
+        table(
+            ("Check", "Result", "Rows", "Share", "For example"),
+            lines,
+            caption=caption,
+            body_id="check-rows",
+            kinds=kinds,
+        ),
     )
 
 
@@ -135,7 +164,10 @@ def providers(summary: dict[str, Any], latencies: Latencies) -> Html:
                 percent(card["exact_share"]),
                 percent(card["known_share"]),
                 percent(card["error_share"]),
-                Cell(number(billing["mean_absolute"], 2), billing["mean_absolute"] if billing["mean_absolute"] is not None else -1.0),
+                Cell(
+                    number(billing["mean_absolute"], 2),
+                    billing["mean_absolute"] if billing["mean_absolute"] is not None else -1.0,
+                ),
                 percent(card["schema_accuracy"]),
                 percent(card["truncated_share"]),
                 percent(card["repeat_share"]),
@@ -165,11 +197,15 @@ def providers(summary: dict[str, Any], latencies: Latencies) -> Html:
         "$ per M: dollars per million billed answer tokens. Latency: of the middle answer. "
         "Number format: of the endpoints that the policy admits; which of them gave an answer, no answer says."
     )
-    models = [(name, model, count) for name, card in summary["providers"].items() for model, count in card["models"].items()]
+    models = [
+        (name, model, count) for name, card in summary["providers"].items() for model, count in card["models"].items()
+    ]
     return join(
         table(heads, lines, caption="Scorecard"),
         tag("p", legend, class_="soft small"),
-        table(("Provider", "Model by its own word", "Rows"), models[:_MOST], caption="Models that answered") if models else None,
+        table(("Provider", "Model by its own word", "Rows"), models[:_MOST], caption="Models that answered")
+        if models
+        else None,
     )
 
 
@@ -200,8 +236,13 @@ def outliers(found: list[dict[str, Any]]) -> Html | None:
     """Rows whose bill agrees least with what was rebuilt."""
     if not found:
         return None
-    lines = [(tag("code", line["id"]), line["provider"], line["billed"], Cell(f"{line['delta']:+,}", line["delta"])) for line in found]
-    return table(("Row", "Provider", "Billed", "Billed minus rebuilt"), lines, caption="Largest differences between bill and ids")
+    lines = [
+        (tag("code", line["id"]), line["provider"], line["billed"], Cell(f"{line['delta']:+,}", line["delta"]))
+        for line in found
+    ]
+    return table(
+        ("Row", "Provider", "Billed", "Billed minus rebuilt"), lines, caption="Largest differences between bill and ids"
+    )
 
 
 def milliseconds(values: NDArray[np.float64], share: int) -> Cell:
@@ -247,7 +288,13 @@ def findings(summary: dict[str, Any], tally: Tally) -> Html:
     caption = f"{len(lines):,} of {total:,} findings: the first of each check; all are in findings.parquet"
     return join(
         row_filter("finding-rows", "kind", ("error", "warn", "info", *tally.samples.examples)),
-        table(("Severity", "Check", "Row", "Position", "What"), lines, caption=caption, body_id="finding-rows", kinds=kinds),
+        table(
+            ("Severity", "Check", "Row", "Position", "What"),
+            lines,
+            caption=caption,
+            body_id="finding-rows",
+            kinds=kinds,
+        ),
     )
 
 
@@ -259,7 +306,11 @@ def rows(tally: Tally, context: Context) -> Html:
     found = sorted({finding.check for sample in samples for finding in sample.findings})
     items = [row(sample, context) for sample in samples]
     return join(
-        tag("p", "The worst rows, then the first row of each check. A box is a token; its title has id and position. ", class_="soft"),
+        tag(
+            "p",
+            "The worst rows, then the first row of each check. A box is a token; its title has id and position. ",
+            class_="soft",
+        ),
         row_filter("row-list", "check", found),
         tag("div", *items, id="row-list"),
     )
@@ -270,9 +321,22 @@ def row(sample: Sample, context: Context) -> Html:
     fields = sample.fields
     worst = max(sample.findings, key=lambda finding: _RANK[finding.severity])
     checks_found = list(dict.fromkeys(finding.check for finding in sample.findings))
-    head = tag("summary", badge(worst.severity, worst.severity), " ", tag("code", short(fields["id"])), " ", ", ".join(checks_found))
+    head = tag(
+        "summary",
+        badge(worst.severity, worst.severity),
+        " ",
+        tag("code", short(fields["id"])),
+        " ",
+        ", ".join(checks_found),
+    )
     hits = {finding.position for finding in sample.findings if finding.position is not None}
-    about = [(f"{finding.check}", finding.message if finding.position is None else f"{finding.message} (at {finding.position})") for finding in sample.findings]
+    about = [
+        (
+            f"{finding.check}",
+            finding.message if finding.position is None else f"{finding.message} (at {finding.position})",
+        )
+        for finding in sample.findings
+    ]
     return tag(
         "details",
         head,

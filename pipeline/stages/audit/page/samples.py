@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.audit.batch import Batch
-from pipeline.schema.findings import Finding
+from pipeline.formats.schema.findings import Finding
+from pipeline.stages.audit.inputs.batch import Batch
 
 EXAMPLES = 20
 """Examples kept of each check."""

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from pipeline.audit.context import Context
-from pipeline.report.html import Html, tag
+from pipeline.core.html.markup import Html, tag
+from pipeline.stages.audit.inputs.context import Context
 
 WINDOW = 320
 """Tokens shown of a row; a longer row is shown around its first finding, and says what is left out."""
@@ -59,7 +59,16 @@ def view(context: Context, ids: list[int], segments: list[dict[str, Any]], hits:
         tokens = [token_html(context, ids[position], position, position in hits) for position in shown]
         missing = "" if len(shown) == end - start else f", {len(shown)} of them shown"
         label = tag("small", f"{kind}, {end - start} token{'s' if end - start > 1 else ''}{missing}")
-        blocks.append(tag("div", label, tag("div", *tokens, class_="toks"), class_=f"seg {kind if kind.replace('_', '').isalpha() else 'other'}"))
+        blocks.append(
+            tag(
+                "div",
+                label,
+                tag("div", *tokens, class_="toks"),
+                class_=f"seg {kind if kind.replace('_', '').isalpha() else 'other'}",
+            )
+        )
     if (first, last) != (0, len(ids)):
-        blocks.append(tag("p", f"Tokens {first} to {last - 1} of {len(ids)}; `--explain` shows all.", class_="soft small"))
+        blocks.append(
+            tag("p", f"Tokens {first} to {last - 1} of {len(ids)}; `--explain` shows all.", class_="soft small")
+        )
     return tag("div", *blocks)

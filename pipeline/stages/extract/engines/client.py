@@ -13,16 +13,16 @@ from pathlib import Path
 import orjson
 import torch
 
-from pipeline.errors import EngineError
-from pipeline.extract.backend import States
-from pipeline.extract.config import EngineSection, ExtractSection
-from pipeline.extract.engines.dialect import Again, Answer, Dialect, Served, Wanted, check_answer
-from pipeline.extract.engines.sglang import Sglang
-from pipeline.extract.engines.teacher import check_last
-from pipeline.extract.engines.vllm import Vllm
-from pipeline.extract.plan import Row
-from pipeline.http import Client, Lost, Timeouts
-from pipeline.models import DTYPES, Target, find_source, open_ends, open_shape
+from pipeline.core.errors import EngineError
+from pipeline.core.http import Client, Lost, Timeouts
+from pipeline.model.weights import DTYPES, Target, find_source, open_ends, open_shape
+from pipeline.stages.extract.backend import States
+from pipeline.stages.extract.config import EngineSection, ExtractSection
+from pipeline.stages.extract.engines.dialect import Again, Answer, Dialect, Served, Wanted, check_answer
+from pipeline.stages.extract.engines.head_check import check_last
+from pipeline.stages.extract.engines.sglang import Sglang
+from pipeline.stages.extract.engines.vllm import Vllm
+from pipeline.stages.extract.plan import Row
 
 _DIALECTS: dict[str, type[Vllm] | type[Sglang]] = {"vllm": Vllm, "sglang": Sglang}
 _CONNECT = 10.0
@@ -52,7 +52,9 @@ class ServerBackend:
         self._target = open_shape(find_source(model))
         self._layer_ids, self._last_id = layer_ids, self._target.num_layers
         ids = tuple(sorted({*layer_ids, self._last_id}))
-        self._wanted = Wanted(engine.model or self._target.source.name, ids, self._target.hidden_size, DTYPES[settings.compute_dtype])
+        self._wanted = Wanted(
+            engine.model or self._target.source.name, ids, self._target.hidden_size, DTYPES[settings.compute_dtype]
+        )
         self._dialect: Dialect = _DIALECTS[settings.backend](engine, self._wanted)
         self._headers = _key(engine)
         self._served = asyncio.run(self._first_look())
@@ -68,9 +70,16 @@ class ServerBackend:
         if probe is not None:
             length = len(probe.token_ids)
             cuts = sorted({max(1, length * part // 4) for part in _PARTS})
-            rows = [replace(probe, id=f"{probe.id} (its first {cut} tokens)", token_ids=probe.token_ids[:cut]) for cut in cuts]
+            rows = [
+                replace(probe, id=f"{probe.id} (its first {cut} tokens)", token_ids=probe.token_ids[:cut])
+                for cut in cuts
+            ]
             answers = asyncio.run(self._ask_all(rows))
-            check_last(open_ends(self._model, dtype=DTYPES[self._settings.compute_dtype]), [(a.states[:, -1], a.next_id) for a in answers], self._engine.url)
+            check_last(
+                open_ends(self._model, dtype=DTYPES[self._settings.compute_dtype]),
+                [(a.states[:, -1], a.next_id) for a in answers],
+                self._engine.url,
+            )
         return self._target
 
     def states(self, batches: Iterable[list[Row]]) -> Iterator[States]:
@@ -103,15 +112,25 @@ class ServerBackend:
     async def _client(self) -> Client:
         timeouts = Timeouts(min(_CONNECT, self._engine.timeout), self._engine.timeout, self._engine.timeout)
         # the longest row's states as JSON text; vLLM's answers hold only ids
-        most = self._settings.max_length * len(self._wanted.layer_ids) * self._wanted.hidden_size * _NUMBER_BYTES + _SLACK
-        return Client(self._engine.url, headers=self._headers, timeouts=timeouts, connections=self._engine.concurrency, max_body=most)
+        most = (
+            self._settings.max_length * len(self._wanted.layer_ids) * self._wanted.hidden_size * _NUMBER_BYTES + _SLACK
+        )
+        return Client(
+            self._engine.url,
+            headers=self._headers,
+            timeouts=timeouts,
+            connections=self._engine.concurrency,
+            max_body=most,
+        )
 
     async def _first_look(self) -> Served:
         async with await self._client() as client:
             try:
                 served = await self._identify(client)
             except Again as error:
-                raise EngineError(f"{error}; is the server up, and engine.url right? docs/extract-servers.md has the launch command") from None
+                raise EngineError(
+                    f"{error}; is the server up, and engine.url right? docs/extract-servers.md has the launch command"
+                ) from None
         if self._wanted.model not in served.models:
             raise EngineError(
                 f"{self._engine.url}: serves {' alias '.join(sorted(set(served.models)))}; the target is {self._wanted.model}: "
@@ -126,7 +145,9 @@ class ServerBackend:
             except Lost as error:
                 raise Again(f"{self._engine.url}{path}: {error.kind}: {error}") from None
             if reply.status in (401, 403):
-                raise EngineError(f"{self._engine.url}{path}: HTTP {reply.status}: the server wants a key: name its variable in engine.api_key_env")
+                raise EngineError(
+                    f"{self._engine.url}{path}: HTTP {reply.status}: the server wants a key: name its variable in engine.api_key_env"
+                )
             if reply.status in _LATER:
                 raise Again(f"{self._engine.url}{path}: HTTP {reply.status}")
             return reply.body if reply.status == 200 else None
@@ -153,14 +174,18 @@ class ServerBackend:
             try:
                 async with gate:
                     if attempt and (now := await self._identify(client)) != self._served:
-                        raise EngineError(f"{self._engine.url}: was {self._served}, and is {now} since it came back: run again, so that no row is mixed")
+                        raise EngineError(
+                            f"{self._engine.url}: was {self._served}, and is {now} since it came back: run again, so that no row is mixed"
+                        )
                     answer = await self._once(client, row)
             except Again as error:
                 failed = str(error)
                 continue
             check_answer(row, answer, self._wanted, caching=self._served.caching, where=self._engine.url)
             return answer
-        raise EngineError(f"{failed}; given up on row {row.id!r} after {self._engine.attempts} attempts: what is stored is kept, run again to go on")
+        raise EngineError(
+            f"{failed}; given up on row {row.id!r} after {self._engine.attempts} attempts: what is stored is kept, run again to go on"
+        )
 
     async def _once(self, client: Client, row: Row) -> Answer:
         path, body = self._dialect.request(row)
@@ -187,7 +212,9 @@ def _key(engine: EngineSection) -> dict[str, str]:
     if engine.api_key_env is None:
         return {}
     if not (key := os.environ.get(engine.api_key_env, "").strip()):
-        raise EngineError(f"engine.api_key_env is {engine.api_key_env}, and no such variable is set: export it, or set api_key_env to null")
+        raise EngineError(
+            f"engine.api_key_env is {engine.api_key_env}, and no such variable is set: export it, or set api_key_env to null"
+        )
     return {"authorization": f"Bearer {key}"}
 
 

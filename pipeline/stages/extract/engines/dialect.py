@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import torch
 
-from pipeline.errors import EngineError
-from pipeline.extract.plan import Row
-from pipeline.tensors import is_finite
+from pipeline.core.errors import EngineError
+from pipeline.core.tensors import is_finite
+from pipeline.stages.extract.plan import Row
 
 Get = Callable[[str], Awaitable[bytes | None]]
 """Ask the server for a document; None where it has none of that name."""
@@ -79,7 +79,9 @@ def whole_number(value: Any, what: str, where: str) -> int:
 
     """
     if not isinstance(value, int) or isinstance(value, bool):
-        raise EngineError(f"{where}: {what} is {str(value)[:80]!r}; a whole number is needed: is this the engine that extract.backend names?")
+        raise EngineError(
+            f"{where}: {what} is {str(value)[:80]!r}; a whole number is needed: is this the engine that extract.backend names?"
+        )
     return value
 
 
@@ -104,12 +106,22 @@ def check_answer(row: Row, answer: Answer, wanted: Wanted, *, caching: bool | No
     sent = row.token_ids.tolist()
     for place, ids in answer.token_ids:
         if not isinstance(ids, list):
-            raise EngineError(f"{at}: {place} says {str(ids)[:80]!r} where the {len(sent)} token ids are to be that the engine read (docs/extract-servers.md)")
+            raise EngineError(
+                f"{at}: {place} says {str(ids)[:80]!r} where the {len(sent)} token ids are to be that the engine read (docs/extract-servers.md)"
+            )
         if ids != sent:
-            raise EngineError(f"{at}: {place} {_difference(sent, ids)}: the server read other tokens than it was sent; its states are of another row")
+            raise EngineError(
+                f"{at}: {place} {_difference(sent, ids)}: the server read other tokens than it was sent; its states are of another row"
+            )
     if answer.cached or (answer.cached is None and caching is None):
-        said = f"{answer.cached} of {len(sent)} tokens came from the prefix cache" if answer.cached else "the server does not say whether prefixes are cached"
-        raise EngineError(f"{at}: {said}: cached tokens bring no states, or those of another run; launch the server as docs/extract-servers.md says")
+        said = (
+            f"{answer.cached} of {len(sent)} tokens came from the prefix cache"
+            if answer.cached
+            else "the server does not say whether prefixes are cached"
+        )
+        raise EngineError(
+            f"{at}: {said}: cached tokens bring no states, or those of another run; launch the server as docs/extract-servers.md says"
+        )
     shape = [len(sent), len(wanted.layer_ids), wanted.hidden_size]
     if list(answer.states.shape) != shape:
         raise EngineError(
@@ -122,10 +134,14 @@ def check_answer(row: Row, answer: Answer, wanted: Wanted, *, caching: bool | No
         )
     if not is_finite(answer.states):
         token, state = (int(value) for value in (~torch.isfinite(answer.states).all(-1)).nonzero()[0])
-        raise EngineError(f"{at}: the state of layer {wanted.layer_ids[state]} at token {token} is not finite: the server computes too narrowly, or wrongly")
+        raise EngineError(
+            f"{at}: the state of layer {wanted.layer_ids[state]} at token {token} is not finite: the server computes too narrowly, or wrongly"
+        )
     if not answer.states.any(-1).any(0).all():
         state = int((~answer.states.any(-1).any(0)).nonzero()[0])
-        raise EngineError(f"{at}: the states of layer {wanted.layer_ids[state]} are all zero: this engine does not capture them for this target")
+        raise EngineError(
+            f"{at}: the states of layer {wanted.layer_ids[state]} are all zero: this engine does not capture them for this target"
+        )
 
 
 def _difference(sent: list[int], found: list[int]) -> str:

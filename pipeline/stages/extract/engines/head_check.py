@@ -2,8 +2,8 @@
 
 import torch
 
-from pipeline.errors import EngineError
-from pipeline.models import Ends
+from pipeline.core.errors import EngineError
+from pipeline.model.weights import Ends
 
 _MOST_BEHIND = 0.05
 """How far the engine's own token may lie behind our best, as a share of the largest logit: rounding of narrow types moves near ties."""

@@ -11,10 +11,18 @@ import numpy as np
 import orjson
 import torch
 
-from pipeline.errors import EngineError
-from pipeline.extract.config import EngineSection
-from pipeline.extract.engines.dialect import Answer, Get, Served, Wanted, launched_for, whole_number, whole_number_or_none
-from pipeline.extract.plan import Row
+from pipeline.core.errors import EngineError
+from pipeline.stages.extract.config import EngineSection
+from pipeline.stages.extract.engines.dialect import (
+    Answer,
+    Get,
+    Served,
+    Wanted,
+    launched_for,
+    whole_number,
+    whole_number_or_none,
+)
+from pipeline.stages.extract.plan import Row
 
 
 class Sglang:
@@ -34,9 +42,13 @@ class Sglang:
             cards = orjson.loads(await get("/v1/models") or b'{"data": [{}]}')["data"]
             most = cards[0].get("max_model_len") if cards else None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise EngineError(f"{url}: /server_info and /model_info are not SGLang's ({error!r}): is this an SGLang server?") from error
+            raise EngineError(
+                f"{url}: /server_info and /model_info are not SGLang's ({error!r}): is this an SGLang server?"
+            ) from error
         if not info.get("disable_radix_cache"):
-            raise EngineError(f"{url}: prefix caching is on: launch SGLang with --disable-radix-cache (docs/extract-servers.md)")
+            raise EngineError(
+                f"{url}: prefix caching is on: launch SGLang with --disable-radix-cache (docs/extract-servers.md)"
+            )
         if not info.get("enable_return_aux_hidden_states"):
             raise EngineError(
                 f"{url}: {engine} was launched without --enable-return-aux-hidden-states, so it gives no auxiliary layers (docs/extract-servers.md)"
@@ -67,7 +79,10 @@ class Sglang:
                 f"{at}: the answer lacks {error}: it needs prompt_token_ids, output_ids and meta_info.hidden_states: this SGLang is too old, or was launched without "
                 "--return-hidden-states-mode full (docs/extract-servers.md)"
             ) from error
-        next_id, cached = whole_number(next_id, "output_ids[0]", at), whole_number_or_none(cached, "meta_info.cached_tokens", at)
+        next_id, cached = (
+            whole_number(next_id, "output_ids[0]", at),
+            whole_number_or_none(cached, "meta_info.cached_tokens", at),
+        )
         try:
             numbers = torch.from_numpy(np.array(prefill, dtype=np.float32))
         except (ValueError, TypeError) as error:

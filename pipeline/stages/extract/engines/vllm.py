@@ -12,11 +12,20 @@ from typing import Any
 import orjson
 import torch
 
-from pipeline.errors import ArtifactError, EngineError
-from pipeline.extract.config import EngineSection
-from pipeline.extract.engines.dialect import Again, Answer, Get, Served, Wanted, launched_for, whole_number, whole_number_or_none
-from pipeline.extract.plan import Row
-from pipeline.tensors import TensorFile
+from pipeline.core.errors import ArtifactError, EngineError
+from pipeline.core.tensors import TensorFile
+from pipeline.stages.extract.config import EngineSection
+from pipeline.stages.extract.engines.dialect import (
+    Again,
+    Answer,
+    Get,
+    Served,
+    Wanted,
+    launched_for,
+    whole_number,
+    whole_number_or_none,
+)
+from pipeline.stages.extract.plan import Row
 
 _POLL = 0.02
 """Seconds between two looks at a file that is being written."""
@@ -31,7 +40,9 @@ class Vllm:
         self._settings, self._wanted = settings, wanted
         self._folder = Path(settings.folder or "").resolve()
         if not self._folder.is_dir():
-            raise EngineError(f"engine.folder {settings.folder}: no such folder here; it must be the server's shared_storage_path, mounted on this machine")
+            raise EngineError(
+                f"engine.folder {settings.folder}: no such folder here; it must be the server's shared_storage_path, mounted on this machine"
+            )
 
     async def identify(self, get: Get) -> Served:
         """Version, models, prefix caching (from the metrics), and the layers where the server was launched in its development mode."""
@@ -41,19 +52,31 @@ class Vllm:
             card = orjson.loads(models or b"")["data"][0]
             names = (str(card["id"]), str(card.get("root") or card["id"]))
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-            raise EngineError(f"{self._settings.url}: /version and /v1/models are not vLLM's ({error!r}): is this a vLLM server?") from error
+            raise EngineError(
+                f"{self._settings.url}: /version and /v1/models are not vLLM's ({error!r}): is this a vLLM server?"
+            ) from error
         metrics = _CACHING.search(await get("/metrics") or b"")
         caching = None if metrics is None else metrics[1] == b"True"
         if caching:
-            raise EngineError(f"{self._settings.url}: prefix caching is on: launch vLLM with --no-enable-prefix-caching (docs/extract-servers.md)")
+            raise EngineError(
+                f"{self._settings.url}: prefix caching is on: launch vLLM with --no-enable-prefix-caching (docs/extract-servers.md)"
+            )
         layers = _LAYERS.search(await get("/server_info?config_format=json") or b"")
         said = None if layers is None else [int(number) for number in re.findall(rb"\d+", layers[1])]
         launched_for(self._wanted, said, list(self._wanted.layer_ids), self._settings.url)
-        return Served(engine, names, whole_number_or_none(card.get("max_model_len"), "max_model_len", self._settings.url), caching)
+        return Served(
+            engine, names, whole_number_or_none(card.get("max_model_len"), "max_model_len", self._settings.url), caching
+        )
 
     def request(self, row: Row) -> tuple[str, dict[str, Any]]:
         """Token ids as the prompt, and one greedy token: the engine makes no request without."""
-        body = {"model": self._wanted.model, "prompt": row.token_ids.tolist(), "max_tokens": 1, "temperature": 0, "return_token_ids": True}
+        body = {
+            "model": self._wanted.model,
+            "prompt": row.token_ids.tolist(),
+            "max_tokens": 1,
+            "temperature": 0,
+            "return_token_ids": True,
+        }
         return "/v1/completions", body
 
     async def answer(self, row: Row, document: Any) -> Answer:
@@ -69,7 +92,10 @@ class Vllm:
                 f"{at}: the answer lacks {error}: it needs choices[0].prompt_token_ids and token_ids (return_token_ids) and kv_transfer_params.hidden_states_path: "
                 "launch vLLM with the extract_hidden_states method and its connector (docs/extract-servers.md)"
             ) from error
-        next_id, cached = whole_number(next_id, "choices[0].token_ids[0]", at), whole_number_or_none(cached, "cached_tokens", at)
+        next_id, cached = (
+            whole_number(next_id, "choices[0].token_ids[0]", at),
+            whole_number_or_none(cached, "cached_tokens", at),
+        )
         path = self.locate(named, at)
         try:
             states, ids = await asyncio.to_thread(self._read, path, len(row.token_ids), at)
@@ -91,7 +117,12 @@ class Vllm:
         said = PurePosixPath(str(named))
         inside = said.relative_to(base) if said.is_relative_to(base) else None
         path = None if inside is None or not inside.parts else (self._folder / inside).resolve()
-        if path is None or not path.is_relative_to(self._folder) or path == self._folder or path.suffix != ".safetensors":
+        if (
+            path is None
+            or not path.is_relative_to(self._folder)
+            or path == self._folder
+            or path.suffix != ".safetensors"
+        ):
             raise EngineError(
                 f"{at}: the server names the file {str(named)[:200]!r}; it must be a .safetensors file in {base} (engine.server_folder, or folder): "
                 "is that the server's shared_storage_path?"
@@ -103,7 +134,9 @@ class Vllm:
         try:
             shape, width = file.shape("hidden_states"), [length, len(self._wanted.layer_ids), self._wanted.hidden_size]
             if shape != width or file.dtype("hidden_states") != self._wanted.dtype:
-                return torch.empty(shape, dtype=file.dtype("hidden_states"), device="meta"), file.tensor("token_ids").tolist()
+                return torch.empty(shape, dtype=file.dtype("hidden_states"), device="meta"), file.tensor(
+                    "token_ids"
+                ).tolist()
             return file.tensor("hidden_states").clone(), file.tensor("token_ids").tolist()
         except ArtifactError as error:
             raise EngineError(f"{at}: {error}") from error

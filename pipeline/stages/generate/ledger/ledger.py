@@ -17,10 +17,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.errors import ArtifactError, BusyError, DiskError
-from pipeline.generate import ledger_schema
-from pipeline.generate.home import only_writer
-from pipeline.home import STORE_VARIABLE
+from pipeline.core.errors import ArtifactError, BusyError, DiskError
+from pipeline.core.home import STORE_VARIABLE
+from pipeline.stages.generate.ledger import migrations
+from pipeline.stages.generate.ledger.lock import only_writer
 
 FILE = "ledger.sqlite"
 
@@ -107,12 +107,16 @@ def connect(folder: Path, *, readonly: bool = False) -> sqlite3.Connection:
             db = _open(path)
         except sqlite3.OperationalError as error:
             if is_full(error):
-                db = _open(path, "PRAGMA locking_mode=EXCLUSIVE")  # without a file of shared memory, for which there is no room: enough for who only reads
+                db = _open(
+                    path, "PRAGMA locking_mode=EXCLUSIVE"
+                )  # without a file of shared memory, for which there is no room: enough for who only reads
             elif readonly and not os.access(folder, os.W_OK) and not path.with_name(f"{FILE}-wal").exists():
-                db = _open(path, options="?immutable=1")  # a folder that takes no file at all; nobody is at work on the ledger
+                db = _open(
+                    path, options="?immutable=1"
+                )  # a folder that takes no file at all; nobody is at work on the ledger
             else:
                 raise
-        if (version := ledger_schema.version_of(db)) != ledger_schema.VERSION:
+        if (version := migrations.version_of(db)) != migrations.VERSION:
             _upgrade(db, folder, version, alone=not readonly)
     except sqlite3.Error as error:
         raise store_error(path, error, opening=True) from error
@@ -120,7 +124,9 @@ def connect(folder: Path, *, readonly: bool = False) -> sqlite3.Connection:
 
 
 def _open(path: Path, *first: str, options: str = "") -> sqlite3.Connection:
-    db = sqlite3.connect(f"{path.absolute().as_uri()}{options}", timeout=60, isolation_level=None, check_same_thread=False, uri=True)
+    db = sqlite3.connect(
+        f"{path.absolute().as_uri()}{options}", timeout=60, isolation_level=None, check_same_thread=False, uri=True
+    )
     settings = (
         *first,
         "PRAGMA page_size=16384",  # of a file that is made now; each page is two system calls, and an answer is some ten KiB
@@ -146,20 +152,22 @@ def none_yet(path: Path) -> ArtifactError:
 
 def _upgrade(db: sqlite3.Connection, folder: Path, version: int, *, alone: bool) -> None:
     path = folder / FILE
-    if version == ledger_schema.EMPTY and not alone:
+    if version == migrations.EMPTY and not alone:
         raise none_yet(path)
-    if not ledger_schema.upgradable(version):
+    if not migrations.upgradable(version):
         raise ArtifactError(
-            f"{path}: schema {version}, this code reads {ledger_schema.VERSION}; use the code that wrote it to `store export`, or move the file away"
+            f"{path}: schema {version}, this code reads {migrations.VERSION}; use the code that wrote it to `store export`, or move the file away"
         )
     if alone:
-        ledger_schema.upgrade(db)
+        migrations.upgrade(db)
         return
     try:
         with only_writer(folder, wait=False, say=print):
-            ledger_schema.upgrade(db)
+            migrations.upgrade(db)
     except BusyError as error:
-        raise BusyError(f"{path}: schema {version}, this code reads {ledger_schema.VERSION} and cannot bring it up to date now: {error}") from None
+        raise BusyError(
+            f"{path}: schema {version}, this code reads {migrations.VERSION} and cannot bring it up to date now: {error}"
+        ) from None
 
 
 @contextlib.contextmanager
@@ -329,7 +337,9 @@ def latencies(db: sqlite3.Connection, run: int) -> Iterator[tuple[str, "array[fl
 
 def usual_tokens(db: sqlite3.Connection, dataset: str) -> float | None:
     """Mean completion tokens of a dataset's answers, or None before any."""
-    (mean,) = db.execute("SELECT avg(completion_tokens) FROM attempts WHERE dataset=? AND state='answer'", (dataset,)).fetchone()
+    (mean,) = db.execute(
+        "SELECT avg(completion_tokens) FROM attempts WHERE dataset=? AND state='answer'", (dataset,)
+    ).fetchone()
     return None if mean is None else float(mean)
 
 

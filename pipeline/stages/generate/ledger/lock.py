@@ -9,8 +9,8 @@ from pathlib import Path
 
 import orjson
 
-from pipeline.errors import BusyError, DiskError
-from pipeline.home import STORE_VARIABLE
+from pipeline.core.errors import BusyError, DiskError
+from pipeline.core.home import STORE_VARIABLE
 
 
 @contextlib.contextmanager
@@ -32,9 +32,17 @@ def only_writer(folder: Path, *, wait: bool, say: Callable[[str], None]) -> Iter
         ) from error
     try:
         _take(handle, folder, wait=wait, say=say)
-        with contextlib.suppress(OSError):  # a full disk: who holds the lock is only a hint, and the ledger says it better
+        with contextlib.suppress(
+            OSError
+        ):  # a full disk: who holds the lock is only a hint, and the ledger says it better
             os.ftruncate(handle, 0)
-            os.pwrite(handle, orjson.dumps({"pid": os.getpid(), "experiment": os.environ.get("DVC_EXP_NAME"), "folder": str(Path.cwd())}), 0)
+            os.pwrite(
+                handle,
+                orjson.dumps(
+                    {"pid": os.getpid(), "experiment": os.environ.get("DVC_EXP_NAME"), "folder": str(Path.cwd())}
+                ),
+                0,
+            )
         yield
     finally:
         os.close(handle)
@@ -48,7 +56,9 @@ def _take(handle: int, folder: Path, *, wait: bool, say: Callable[[str], None]) 
         except BlockingIOError:
             holder = os.pread(handle, 1000, 0).decode("utf-8", "replace") or "a process that is just starting"
             if not wait:
-                raise BusyError(f"{folder}: another generator is at work: {holder}; wait for it, or set provider.wait_for_store to true") from None
+                raise BusyError(
+                    f"{folder}: another generator is at work: {holder}; wait for it, or set provider.wait_for_store to true"
+                ) from None
             if not said:
                 say(f"waiting for the generator that holds {folder}: {holder}")
                 said = True

@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from pipeline.artifacts import read_lines
-from pipeline.conversation import show
-from pipeline.generate.judge import is_spoilt
-from pipeline.generate.ledger import asked_before, next_attempt, next_result, settled
-from pipeline.generate.money import amount, billed_tokens, to_pico
-from pipeline.generate.policy import mapping
-from pipeline.generate.projection import RESPONSE, object_of
-from pipeline.generate.source import CHUNK
-from pipeline.generate.timing import read_timings
-from pipeline.schema.timings import Timing
+from pipeline.core.files import read_lines
+from pipeline.formats.schema.timings import Timing
+from pipeline.model.conversation import show
+from pipeline.stages.generate.ledger.ledger import asked_before, next_attempt, next_result, settled
+from pipeline.stages.generate.limits.money import amount, billed_tokens, to_pico
+from pipeline.stages.generate.output.projection import RESPONSE, object_of
+from pipeline.stages.generate.output.timing import read_timings
+from pipeline.stages.generate.provider.classify import is_spoilt
+from pipeline.stages.generate.provider.policy import mapping
+from pipeline.stages.generate.requests.prompt_source import CHUNK
 
 _REQUEST = "INSERT INTO requests(id, key, dataset, purse, run, most_pico, most_tokens) VALUES(?, ?, ?, ?, 0, ?, ?)"
 _RESULT = """INSERT INTO results(id, attempt, state, charge_pico, charge_tokens, kind, message, sent_at, seconds, requests, cost_pico, prompt_tokens, completion_tokens, provider, model, policy)
@@ -83,7 +83,9 @@ def restore(path: Path, timings: Path, db: sqlite3.Connection, *, dataset: str, 
 def keys_of(path: Path) -> frozenset[str]:
     """Keys that `restore` would settle from a `responses.jsonl`."""
     rows = ((object_of(text), text) for _, text in read_lines(path))
-    return frozenset(row["key"] for row, text in rows if row is not None and is_key(row.get("key")) and _settles(row, text))
+    return frozenset(
+        row["key"] for row, text in rows if row is not None and is_key(row.get("key")) and _settles(row, text)
+    )
 
 
 def _settles(row: dict[str, Any], text: bytes) -> bool:
@@ -113,12 +115,21 @@ def _kept(row: dict[str, Any], text: bytes) -> tuple[str, bytes | None] | None:
 
 
 def _response(row: dict[str, Any], text: bytes) -> bytes | None:
-    head = orjson.dumps({name: value for name, value in row.items() if name not in ("response", "response_base64")})[:-1] + RESPONSE
+    head = (
+        orjson.dumps({name: value for name, value in row.items() if name not in ("response", "response_base64")})[:-1]
+        + RESPONSE
+    )
     text = text.rstrip(b"\n")
     return text[len(head) : -1] if text.startswith(head) else None
 
 
-def _restore_chunk(path: Path, chunk: list[tuple[tuple[int, bytes], Timing | None]], db: sqlite3.Connection, found: Restored, account: tuple[str, str]) -> None:
+def _restore_chunk(
+    path: Path,
+    chunk: list[tuple[tuple[int, bytes], Timing | None]],
+    db: sqlite3.Connection,
+    found: Restored,
+    account: tuple[str, str],
+) -> None:
     fresh: dict[str, Line] = {}
     for (number, text), timing in chunk:
         row = object_of(text)
@@ -164,8 +175,15 @@ def _figures(where: str, row: dict[str, Any], found: Restored) -> tuple[Any, ...
     requests = checked("attempts", requests, fine=type(requests) is int and 0 <= requests <= _MOST_REQUESTS)
     usd = row.get("cost_usd")
     cost = amount(checked("cost_usd", usd, fine=amount(usd) is not None))
-    texts = (checked(name, row.get(name), fine=isinstance(row.get(name), str)) for name in ("provider", "model", "policy"))
-    return (1 if requests is None else requests, None if cost is None else to_pico(cost), *billed_tokens(row.get("usage")), *texts)
+    texts = (
+        checked(name, row.get(name), fine=isinstance(row.get(name), str)) for name in ("provider", "model", "policy")
+    )
+    return (
+        1 if requests is None else requests,
+        None if cost is None else to_pico(cost),
+        *billed_tokens(row.get("usage")),
+        *texts,
+    )
 
 
 def _times(key: str, timing: Timing | None) -> tuple[float | None, float | None]:

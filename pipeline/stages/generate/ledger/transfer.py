@@ -10,15 +10,15 @@ from typing import Any
 
 import orjson
 
-from pipeline.artifacts import read_jsonl
-from pipeline.errors import InputError
-from pipeline.generate.judge import is_spoilt, payload
-from pipeline.generate.ledger import Answer, settled
-from pipeline.generate.money import to_usd
-from pipeline.generate.projection import object_of
-from pipeline.generate.restore import Line, Restored, insert, is_key
-from pipeline.generate.source import CHUNK
-from pipeline.schema.timings import Timing
+from pipeline.core.errors import InputError
+from pipeline.core.files import read_jsonl
+from pipeline.formats.schema.timings import Timing
+from pipeline.stages.generate.ledger.ledger import Answer, settled
+from pipeline.stages.generate.ledger.restore import Line, Restored, insert, is_key
+from pipeline.stages.generate.limits.money import to_usd
+from pipeline.stages.generate.output.projection import object_of
+from pipeline.stages.generate.provider.classify import is_spoilt, payload
+from pipeline.stages.generate.requests.prompt_source import CHUNK
 
 _RESTORED = "restored "
 
@@ -57,7 +57,10 @@ def take(path: Path, db: sqlite3.Connection) -> tuple[Restored, int]:
     db.execute("BEGIN IMMEDIATE")
     try:
         while chunk := list(islice(lines, CHUNK)):
-            fresh = {row["key"]: (line, account) for row, line, account in (_parsed(f"{path}:{number}", row) for number, row in chunk)}
+            fresh = {
+                row["key"]: (line, account)
+                for row, line, account in (_parsed(f"{path}:{number}", row) for number, row in chunk)
+            }
             there = settled(db, list(fresh))
             for key, (line, account) in fresh.items():
                 if key not in there:
@@ -73,18 +76,34 @@ def take(path: Path, db: sqlite3.Connection) -> tuple[Restored, int]:
 def _parsed(place: str, row: Any) -> tuple[dict[str, Any], Line, tuple[str, str]]:
     """Check one line; give it, what is to be inserted, and the account that it belongs to."""
     texts = ("sha256", "dataset", "purse", "body_base64")
-    if not isinstance(row, dict) or not is_key(row.get("key")) or not all(isinstance(row.get(name), str) for name in texts):
-        hint = "; a responses.jsonl belongs to build/<dataset>/, where `generate` takes its answers" if isinstance(row, dict) and "response" in row else ""
-        raise InputError(f"{place}: no line of `store export`: needed are key, {', '.join(texts)}{hint}; nothing was taken")
+    if (
+        not isinstance(row, dict)
+        or not is_key(row.get("key"))
+        or not all(isinstance(row.get(name), str) for name in texts)
+    ):
+        hint = (
+            "; a responses.jsonl belongs to build/<dataset>/, where `generate` takes its answers"
+            if isinstance(row, dict) and "response" in row
+            else ""
+        )
+        raise InputError(
+            f"{place}: no line of `store export`: needed are key, {', '.join(texts)}{hint}; nothing was taken"
+        )
     try:
         body = base64.b64decode(row["body_base64"], validate=True)
     except binascii.Error as error:
         raise InputError(f"{place}: body_base64 is no base64 ({error}); nothing was taken") from error
     if (digest := hashlib.sha256(body).hexdigest()) != row["sha256"]:
-        raise InputError(f"{place}: the body's digest is {digest[:16]}, the line says {row['sha256'][:16]}: the file is damaged; nothing was taken")
+        raise InputError(
+            f"{place}: the body's digest is {digest[:16]}, the line says {row['sha256'][:16]}: the file is damaged; nothing was taken"
+        )
     spoilt = is_spoilt(body)
     if not spoilt and object_of(payload(body)) is None:
         raise InputError(f"{place}: the body is no answer; nothing was taken")
     times = [value if isinstance(value := row.get(name), int | float) else None for name in ("sent_at", "seconds")]
     timing = Timing(id="", key=row["key"], sent_at=times[0], seconds=times[1])
-    return row, Line(place, row, "spoilt" if spoilt else "restored", body, timing), (row["dataset"], _RESTORED + row["purse"])
+    return (
+        row,
+        Line(place, row, "spoilt" if spoilt else "restored", body, timing),
+        (row["dataset"], _RESTORED + row["purse"]),
+    )

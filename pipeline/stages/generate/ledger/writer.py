@@ -11,8 +11,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
-from pipeline.errors import AerieError
-from pipeline.generate.ledger import Attempt, is_full, next_result, store_error
+from pipeline.core.errors import AerieError
+from pipeline.stages.generate.ledger.ledger import Attempt, is_full, next_result, store_error
 
 _LINGER = 2e-5
 """Seconds a request in flight to gather rows for one commit: 20 ms at 1,000. Requests hold their turns meanwhile, but a commit costs a disk flush, and takes the interpreter's lock from the event loop some ten times, whatever it holds."""
@@ -39,7 +39,9 @@ class Settlement(NamedTuple):
 
     def as_attempt(self) -> Attempt:
         """As the ledger would give it."""
-        charged, _, cost, prompt_tokens, tokens, kind, message, _, provider, model, policy, sent_at, seconds, _ = self.values
+        charged, _, cost, prompt_tokens, tokens, kind, message, _, provider, model, policy, sent_at, seconds, _ = (
+            self.values
+        )
         return Attempt(
             self.attempt,
             self.state,
@@ -84,7 +86,13 @@ class Writer:
     """Takes rows from the event loop and commits them in its own thread."""
 
     def __init__(
-        self, db: sqlite3.Connection, path: Path, loop: asyncio.AbstractEventLoop, *, in_flight: int, refusal: Callable[[], AerieError | None]
+        self,
+        db: sqlite3.Connection,
+        path: Path,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        in_flight: int,
+        refusal: Callable[[], AerieError | None],
     ) -> None:
         """``refusal`` says, in this thread, why no request may be written now."""
         self._refusal = refusal
@@ -171,7 +179,9 @@ class Writer:
             self._many(_REQUEST, [row for what, row, _ in batch if what == "request"])
             self._many(_NOTE, [row for what, row, _ in batch if what == "note"])
             self._many(_RESULT, [(number, row.attempt, row.state, *row.values) for number, row in results])
-            self._many(_BODY, [(number, digest_of(row.body), row.body) for number, row in results if row.body is not None])
+            self._many(
+                _BODY, [(number, digest_of(row.body), row.body) for number, row in results if row.body is not None]
+            )
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:  # a full disk has rolled it back already

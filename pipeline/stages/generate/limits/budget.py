@@ -4,9 +4,9 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
-from pipeline.generate.config import BudgetSection
-from pipeline.generate.ledger import Spending
-from pipeline.generate.money import to_pico, to_usd
+from pipeline.stages.generate.config import BudgetSection
+from pipeline.stages.generate.ledger.ledger import Spending
+from pipeline.stages.generate.limits.money import to_pico, to_usd
 
 
 @dataclass(slots=True)
@@ -31,7 +31,9 @@ class Cap:
 class Budget:
     """All caps of a run. Decisions are made on the event loop alone, so none can slip between a check and its reservation."""
 
-    def __init__(self, dataset: BudgetSection, build: BudgetSection, spent_dataset: Spending, spent_build: Spending) -> None:
+    def __init__(
+        self, dataset: BudgetSection, build: BudgetSection, spent_dataset: Spending, spent_build: Spending
+    ) -> None:
         self._caps = (
             Cap("dataset budget", dataset, spent_dataset.pico, spent_dataset.tokens),
             Cap("build budget", build, spent_build.pico, spent_build.tokens),

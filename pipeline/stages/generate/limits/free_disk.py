@@ -3,8 +3,8 @@
 import shutil
 from pathlib import Path
 
-from pipeline.errors import DiskError
-from pipeline.generate.ledger import FILE
+from pipeline.core.errors import DiskError
+from pipeline.stages.generate.ledger.ledger import FILE
 
 _ROW_BYTES = 1 << 17
 """Room that an answer takes besides its text: a commit of its own writes some six pages of 16 KiB anew, and rounds the text up to whole ones."""
@@ -28,7 +28,9 @@ class Room:
     def shortage(self, in_flight: int) -> DiskError | None:
         """Why nothing more may be sent while so many answers are on their way; None when all of them fit."""
         try:
-            copied = self._wal.stat().st_size  # at its end SQLite copies what stands there into the ledger, and takes whatever room there is for it
+            copied = (
+                self._wal.stat().st_size
+            )  # at its end SQLite copies what stands there into the ledger, and takes whatever room there is for it
         except OSError:
             copied = 0
         needed = in_flight * (_ROW_BYTES + self._body) + copied

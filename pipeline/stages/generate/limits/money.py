@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.generate.config import PriceSection
+from pipeline.stages.generate.config import PriceSection
 
 PICO = 10**12
 """Picodollars in a dollar; 64 bits hold nine million dollars."""
@@ -39,7 +39,9 @@ class Price:
 
     def most(self, other: "Price") -> "Price":
         """Give the dearer of both, part by part."""
-        return Price(max(self.prompt, other.prompt), max(self.completion, other.completion), max(self.request, other.request))
+        return Price(
+            max(self.prompt, other.prompt), max(self.completion, other.completion), max(self.request, other.request)
+        )
 
 
 def price_of(section: PriceSection) -> Price:
@@ -74,7 +76,11 @@ def billed_cost(usage: Any, price: Price | None) -> int | None:
     cost = amount(usage.get("cost"))
     if cost is not None:
         details = usage.get("cost_details")
-        upstream = amount(details.get("upstream_inference_cost")) if usage.get("is_byok") is True and isinstance(details, dict) else None
+        upstream = (
+            amount(details.get("upstream_inference_cost"))
+            if usage.get("is_byok") is True and isinstance(details, dict)
+            else None
+        )
         return to_pico(cost + (upstream or 0.0))
     prompt, completion = billed_tokens(usage)
     if price is None or prompt is None or completion is None:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from pipeline.generate.config import RetrySection
-from pipeline.generate.judge import Outcome, Verdict
+from pipeline.stages.generate.config import RetrySection
+from pipeline.stages.generate.provider.classify import Outcome, Verdict
 
 _MOST_EMPTY = 2
 """Answers of zero tokens that one provider may give a prompt: each further one would be paid for with the same nothing."""
@@ -35,7 +35,11 @@ class Tries:
     @property
     def barren(self) -> tuple[str | None, ...]:
         """Providers that are not asked again for this prompt: they gave nothing once, and then nothing once more."""
-        return tuple({provider for provider in self.empty if self.empty.count(provider) >= _MOST_EMPTY}) if self.empty else ()
+        return (
+            tuple({provider for provider in self.empty if self.empty.count(provider) >= _MOST_EMPTY})
+            if self.empty
+            else ()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,12 @@ def next_step(outcome: Outcome, tries: Tries, retry: RetrySection, chance: float
     backoff = min(retry.max_wait, retry.base * 2.0 ** min(failures - 1, 30))
     if outcome.asked_wait is None:
         wait = backoff * (0.5 + chance)
-        return Step(Verdict.RETRY, wait, outcome.cost_pico != 0, wait if outcome.crowded and outcome.provider is not None else 0.0)
+        return Step(
+            Verdict.RETRY,
+            wait,
+            outcome.cost_pico != 0,
+            wait if outcome.crowded and outcome.provider is not None else 0.0,
+        )
     asked = min(outcome.asked_wait, retry.server_wait)
     wait = asked + chance * max(retry.base, asked / 4)
     cut = outcome.asked_wait if outcome.asked_wait > asked else None

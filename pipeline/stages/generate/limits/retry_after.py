@@ -8,7 +8,11 @@ from typing import Any
 
 def asked_wait(headers: Mapping[str, str], error: Mapping[str, Any], now: float) -> float | None:
     """Seconds to wait by the server's word, or None: `Retry-After` (seconds or date), the error body, a spent rate limit's reset."""
-    for found in (_retry_after(headers.get("retry-after"), headers.get("date"), now), _from_body(error), _reset(headers, now)):
+    for found in (
+        _retry_after(headers.get("retry-after"), headers.get("date"), now),
+        _from_body(error),
+        _reset(headers, now),
+    ):
         if found is not None:
             return found
     return None

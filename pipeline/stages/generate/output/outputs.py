@@ -9,17 +9,17 @@ from typing import Any
 
 import orjson
 
-from pipeline.artifacts import read_bytes, remove_leftovers, sha256_file, to_json, write_bytes, write_jsonl, writing
-from pipeline.generate import ledger
-from pipeline.generate.config import ProviderSection, SamplingSection
-from pipeline.generate.money import price_of
-from pipeline.generate.policy import Admission, admit, parse_endpoints
-from pipeline.generate.projection import Totals, project
-from pipeline.generate.report import summary_of
-from pipeline.generate.request import Asker
-from pipeline.generate.survey import Survey, survey
-from pipeline.generate.timing import Clock
-from pipeline.schema.responses import GenerateSummary
+from pipeline.core.files import read_bytes, remove_leftovers, sha256_file, to_json, write_bytes, write_jsonl, writing
+from pipeline.formats.schema.responses import GenerateSummary
+from pipeline.stages.generate.config import ProviderSection, SamplingSection
+from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.limits.money import price_of
+from pipeline.stages.generate.output.projection import Totals, project
+from pipeline.stages.generate.output.report import summary_of
+from pipeline.stages.generate.output.timing import Clock
+from pipeline.stages.generate.provider.policy import Admission, admit, parse_endpoints
+from pipeline.stages.generate.requests.request import Asker
+from pipeline.stages.generate.requests.survey import Survey, survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,16 @@ class Files:
 class Outputs:
     """A dataset's files, and the ledger that they come from."""
 
-    def __init__(self, sampling: SamplingSection, provider: ProviderSection, asker: Asker, db: sqlite3.Connection, *, prompts: Path, files: Files) -> None:
+    def __init__(
+        self,
+        sampling: SamplingSection,
+        provider: ProviderSection,
+        asker: Asker,
+        db: sqlite3.Connection,
+        *,
+        prompts: Path,
+        files: Files,
+    ) -> None:
         self.sampling = sampling
         self.provider = provider
         self.asker = asker
@@ -43,10 +52,18 @@ class Outputs:
         self.prompts = prompts
         self.files = files
         self.dataset = files.responses.parent.name
-        for path in (files.responses, files.summary, files.timings, files.timings_summary):  # the store's lock makes this the only writer
+        for path in (
+            files.responses,
+            files.summary,
+            files.timings,
+            files.timings_summary,
+        ):  # the store's lock makes this the only writer
             remove_leftovers(path.parent, path.name)
         self._recorded = {path: self._read_record(path) for path in (files.responses, files.timings)}
-        self._ours = {path: record is not None and path.exists() and self._is_as_written(path, *record[1:3]) for path, record in self._recorded.items()}
+        self._ours = {
+            path: record is not None and path.exists() and self._is_as_written(path, *record[1:3])
+            for path, record in self._recorded.items()
+        }
 
     @property
     def purse(self) -> str:
@@ -64,7 +81,9 @@ class Outputs:
     def refresh(self, before: Survey) -> None:
         """Write the files, unless they hold already what they would."""
         plan = self._plan(before.digest)
-        if not all(self._ours.values()) or any(record is None or record[0] != plan for record in self._recorded.values()):
+        if not all(self._ours.values()) or any(
+            record is None or record[0] != plan for record in self._recorded.values()
+        ):
             self.write()
             return
         for path, record in zip((self.files.summary, self.files.timings_summary), self._recorded.values(), strict=True):
@@ -76,40 +95,69 @@ class Outputs:
         files, totals = self.files, Totals()
         with writing(files.timings) as timings:
             clock = Clock(timings)
-            write_jsonl(files.responses, project(self.prompts, self.asker, self.db, self.provider, totals, clock, unsaved or {}))
-        after = survey(self.prompts, self.asker, self.db, self.sampling.max_tokens) if totals.answered < totals.prompts else None
+            write_jsonl(
+                files.responses, project(self.prompts, self.asker, self.db, self.provider, totals, clock, unsaved or {})
+            )
+        after = (
+            survey(self.prompts, self.asker, self.db, self.sampling.max_tokens)
+            if totals.answered < totals.prompts
+            else None
+        )
         plan = self._plan(totals.digest.hexdigest())
-        found = summary_of(totals, self._admission(), after, price_of(self.provider.max_price) if self.provider.kind == "openai" else None)
-        for path, summary, content in ((files.responses, files.summary, found), (files.timings, files.timings_summary, clock.summary())):
+        found = summary_of(
+            totals,
+            self._admission(),
+            after,
+            price_of(self.provider.max_price) if self.provider.kind == "openai" else None,
+        )
+        for path, summary, content in (
+            (files.responses, files.summary, found),
+            (files.timings, files.timings_summary, clock.summary()),
+        ):
             text = to_json(content, indent=True) + b"\n"
             write_bytes(summary, text)
-            if not unsaved:  # else the next run takes responses.jsonl for another clone's, and what it holds into the ledger
+            if (
+                not unsaved
+            ):  # else the next run takes responses.jsonl for another clone's, and what it holds into the ledger
                 self._record(path, plan, text)
         return found
 
     def _record(self, path: Path, plan: str, text: bytes) -> None:
         """Remember which file was written, so that a later run need not write it again."""
         row = (str(path.absolute()), plan, _stat(path), sha256_file(path), text)
-        ledger.keep_note(self.db, "INSERT OR REPLACE INTO projections(path, plan, stat, sha256, summary) VALUES(?, ?, ?, ?, ?)", row)
+        ledger.keep_note(
+            self.db, "INSERT OR REPLACE INTO projections(path, plan, stat, sha256, summary) VALUES(?, ?, ?, ?, ?)", row
+        )
 
     def remember_endpoints(self, document: Any) -> None:
         """Keep the provider's list, so that a run with nothing to ask still writes it."""
         if document is not None:
             row = (self._server(), orjson.dumps(document), time.time())
-            ledger.keep_note(self.db, "INSERT OR REPLACE INTO endpoints(server, document, fetched_at) VALUES(?, ?, ?)", row)
+            ledger.keep_note(
+                self.db, "INSERT OR REPLACE INTO endpoints(server, document, fetched_at) VALUES(?, ?, ?)", row
+            )
 
     def _admission(self) -> Admission | None:
         row = self.db.execute("SELECT document FROM endpoints WHERE server=?", (self._server(),)).fetchone()
         if row is None:
             return None
-        return admit(parse_endpoints(orjson.loads(row[0])), self.provider, needs=self.asker.parameters(), max_tokens=self.sampling.max_tokens)
+        return admit(
+            parse_endpoints(orjson.loads(row[0])),
+            self.provider,
+            needs=self.asker.parameters(),
+            max_tokens=self.sampling.max_tokens,
+        )
 
     def _server(self) -> str:
-        return orjson.dumps([self.provider.kind, self.asker.identity or self.provider.base_url, self.provider.model]).decode()
+        return orjson.dumps(
+            [self.provider.kind, self.asker.identity or self.provider.base_url, self.provider.model]
+        ).decode()
 
     def _plan(self, digest: str) -> str:
         """What decides the files besides the answers: today's policy words, and the form of the files."""
-        return orjson.dumps([3, digest, sorted(self.provider.answers_as), self.provider.max_price.model_dump()]).decode()
+        return orjson.dumps(
+            [3, digest, sorted(self.provider.answers_as), self.provider.max_price.model_dump()]
+        ).decode()
 
     def _is_as_written(self, path: Path, stat: str, sha256: str) -> bool:
         """Whether the file is the one that was written: by its stat, or, where DVC has put a link or a copy in its place, by its bytes."""
@@ -121,7 +169,9 @@ class Outputs:
         return True
 
     def _read_record(self, path: Path) -> tuple[str, str, str, bytes] | None:
-        row = self.db.execute("SELECT plan, stat, sha256, summary FROM projections WHERE path=?", (str(path.absolute()),)).fetchone()
+        row = self.db.execute(
+            "SELECT plan, stat, sha256, summary FROM projections WHERE path=?", (str(path.absolute()),)
+        ).fetchone()
         return None if row is None else (row[0], row[1], row[2], row[3])
 
 

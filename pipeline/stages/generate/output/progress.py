@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.generate.money import to_usd
-from pipeline.runner import tell
+from pipeline.core.process.runner import tell
+from pipeline.stages.generate.limits.money import to_usd
 
 _LINE_EVERY = 10.0
 """Seconds between lines where there is no terminal."""
@@ -53,7 +53,12 @@ class Watch:
                     yield self.make_tasks_table(self.tasks)
                     yield Text(watch.facts(), no_wrap=True, overflow="ellipsis")
 
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=None), MofNCompleteColumn(), TimeRemainingColumn())
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+            )
             self._bar = Display(*columns, console=Console(stderr=True), auto_refresh=False, expand=True)
             self._task = self._bar.add_task("generate", total=self.total, completed=self.cached)
             self._bar.start()

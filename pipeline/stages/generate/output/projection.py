@@ -11,14 +11,14 @@ from typing import Any
 
 import orjson
 
-from pipeline.generate.config import ProviderSection
-from pipeline.generate.judge import payload
-from pipeline.generate.ledger import Attempt, outcomes
-from pipeline.generate.money import to_usd
-from pipeline.generate.policy import other_model
-from pipeline.generate.request import Asker
-from pipeline.generate.source import chunks, plan_row
-from pipeline.generate.timing import Clock
+from pipeline.stages.generate.config import ProviderSection
+from pipeline.stages.generate.ledger.ledger import Attempt, outcomes
+from pipeline.stages.generate.limits.money import to_usd
+from pipeline.stages.generate.output.timing import Clock
+from pipeline.stages.generate.provider.classify import payload
+from pipeline.stages.generate.provider.policy import other_model
+from pipeline.stages.generate.requests.prompt_source import chunks, plan_row
+from pipeline.stages.generate.requests.request import Asker
 
 RESPONSE = b',"response":'
 _RESPONSE_BASE64 = b',"response_base64":'
@@ -76,7 +76,13 @@ class Totals:
 
 
 def project(
-    prompts: Path, asker: Asker, db: sqlite3.Connection, section: ProviderSection, totals: Totals, clock: Clock, unsaved: Mapping[str, Attempt]
+    prompts: Path,
+    asker: Asker,
+    db: sqlite3.Connection,
+    section: ProviderSection,
+    totals: Totals,
+    clock: Clock,
+    unsaved: Mapping[str, Attempt],
 ) -> Iterator[bytes]:
     """Lines of responses.jsonl, one a prompt, in prompt order; ``totals`` and ``clock`` are filled on the way. ``unsaved`` is what came and the ledger lacks, by key."""
     seen: set[bytes] = set()
@@ -95,7 +101,9 @@ def project(
 def _instead(known: Attempt, came: Attempt) -> Attempt:
     """What came, in place of the request that the ledger still takes for one in flight, and of failures before it."""
     counts = ("cost_pico", "uncertain", "uncertain_pico")
-    return came._replace(requests=known.requests, **{name: getattr(known, name) + getattr(came, name) for name in counts})
+    return came._replace(
+        requests=known.requests, **{name: getattr(known, name) + getattr(came, name) for name in counts}
+    )
 
 
 def _judged(found: Attempt, section: ProviderSection) -> Attempt:
@@ -108,7 +116,16 @@ def _judged(found: Attempt, section: ProviderSection) -> Attempt:
 def line(prompt_id: str, key: str, found: Attempt | None) -> bytes:
     """One row as JSON. The body's own text is copied in, since writing it anew would lose number forms, repeated keys and escapes."""
     if found is None:
-        return _head(prompt_id, key, None, None, {"kind": "not_asked", "message": "no request was sent: the budget or the run ended first"}) + b"null}"
+        return (
+            _head(
+                prompt_id,
+                key,
+                None,
+                None,
+                {"kind": "not_asked", "message": "no request was sent: the budget or the run ended first"},
+            )
+            + b"null}"
+        )
     raw = payload(found.body) if found.body is not None else b""
     document = object_of(raw)
     error = None if found.answered else {"kind": found.kind or "unknown", "message": found.message or ""}
@@ -130,7 +147,9 @@ def object_of(raw: bytes) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _head(prompt_id: str, key: str, found: Attempt | None, document: dict[str, Any] | None, error: dict[str, str] | None) -> bytes:
+def _head(
+    prompt_id: str, key: str, found: Attempt | None, document: dict[str, Any] | None, error: dict[str, str] | None
+) -> bytes:
     row = {
         "id": prompt_id,
         "key": key,

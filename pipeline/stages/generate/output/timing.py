@@ -7,9 +7,9 @@ from typing import IO
 
 import orjson
 
-from pipeline.artifacts import read_lines
-from pipeline.generate.ledger import Attempt
-from pipeline.schema.timings import Latency, Timing, TimingsSummary
+from pipeline.core.files import read_lines
+from pipeline.formats.schema.timings import Latency, Timing, TimingsSummary
+from pipeline.stages.generate.ledger.ledger import Attempt
 
 
 def quantile(ordered: "array[float] | list[float]", share: float) -> float:
@@ -49,7 +49,14 @@ class Clock:
                 sent_at, seconds = round(found.sent_at, 3), round(found.seconds, 3)
                 if key_is_new:
                     self._measure(provider or "?", sent_at, seconds, tokens or 0)
-        row = {"id": prompt_id, "key": key, "provider": provider, "sent_at": sent_at, "seconds": seconds, "completion_tokens": tokens}
+        row = {
+            "id": prompt_id,
+            "key": key,
+            "provider": provider,
+            "sent_at": sent_at,
+            "seconds": seconds,
+            "completion_tokens": tokens,
+        }
         self._file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE))
 
     def _measure(self, provider: str, sent_at: float, seconds: float, tokens: int) -> None:
@@ -70,7 +77,10 @@ class Clock:
             answers_per_second=rate,
             completion_tokens_per_second=tokens,
             by_provider={
-                name: Latency(answers=len(values), p50_seconds=quantile(values, 0.5), p95_seconds=quantile(values, 0.95)) for name, values in ordered.items()
+                name: Latency(
+                    answers=len(values), p50_seconds=quantile(values, 0.5), p95_seconds=quantile(values, 0.95)
+                )
+                for name, values in ordered.items()
             },
         )
 

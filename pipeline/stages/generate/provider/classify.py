@@ -7,19 +7,24 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
 
-from pipeline.generate.money import Price, billed_cost, billed_tokens
-from pipeline.generate.policy import mapping, served_by
-from pipeline.generate.waiting import asked_wait
+from pipeline.stages.generate.limits.money import Price, billed_cost, billed_tokens
+from pipeline.stages.generate.limits.retry_after import asked_wait
+from pipeline.stages.generate.provider.policy import mapping, served_by
 
 if TYPE_CHECKING:
-    from pipeline.http import Lost, Reply  # the network client is slow to import, and writing responses.jsonl needs only `payload`
+    from pipeline.core.http import (  # the network client is slow to import, and writing responses.jsonl needs only `payload`
+        Lost,
+        Reply,
+    )
 
 
 class Verdict(StrEnum):
     """What follows from an outcome."""
 
     ANSWER = "answer"
-    SPOILT = "spoilt"  # an answer that came whole, was paid for, and cannot be used: kept, and not asked for again and again
+    SPOILT = (
+        "spoilt"  # an answer that came whole, was paid for, and cannot be used: kept, and not asked for again and again
+    )
     RETRY = "retry"
     FAIL = "fail"  # this row only
     STOP = "stop"  # the whole run: the next request would fare no better
@@ -76,7 +81,9 @@ def generation_id(headers: Mapping[str, str]) -> str | None:
 
 def judge_lost(lost: "Lost", generation: str | None = None) -> Outcome:
     """Judge a request without an answer: nothing is owed when it never left; else it may be billed."""
-    return Outcome(Verdict.RETRY, lost.kind, str(lost), cost_pico=None if lost.sent else 0, outage=True, generation=generation)
+    return Outcome(
+        Verdict.RETRY, lost.kind, str(lost), cost_pico=None if lost.sent else 0, outage=True, generation=generation
+    )
 
 
 def judge(reply: "Reply", *, price: Price | None, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
@@ -90,12 +97,16 @@ def _judge(reply: "Reply", price: Price | None, errors: Literal["unbilled", "unk
     if reply.status == 200:
         return _judge_success(raw, reply, price, errors, now)
     if not 200 <= reply.status < 300:
-        return _judge_status(reply.status, _error_of(_parse(raw)[0]), reply.headers, errors=errors, now=now, fallback=_excerpt(raw))
+        return _judge_status(
+            reply.status, _error_of(_parse(raw)[0]), reply.headers, errors=errors, now=now, fallback=_excerpt(raw)
+        )
     # 201, 204, ... come from gateways; the model may have worked for them as for a 200
     return _judge_success(raw, reply, price, errors, now)._replace(status=reply.status)
 
 
-def _judge_success(raw: bytes, reply: "Reply", price: Price | None, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
+def _judge_success(
+    raw: bytes, reply: "Reply", price: Price | None, errors: Literal["unbilled", "unknown"], now: float
+) -> Outcome:
     document, fault = _parse(raw)
     if not isinstance(document, dict):
         what = "nothing but white space" if not raw else f"{len(raw)} bytes that are no JSON object: {_excerpt(raw)}"
@@ -108,7 +119,18 @@ def _judge_success(raw: bytes, reply: "Reply", price: Price | None, errors: Lite
         inside = _judge_status(status, error, reply.headers, errors=errors, now=now, fallback=_excerpt(raw))
         kind = inside.kind if inside.kind != f"http_{status}" else "provider_error"
         return Outcome(
-            inside.verdict, kind, inside.message, 200, inside.cost_pico, None, None, served_by(document), None, inside.asked_wait, inside.crowded, inside.outage
+            inside.verdict,
+            kind,
+            inside.message,
+            200,
+            inside.cost_pico,
+            None,
+            None,
+            served_by(document),
+            None,
+            inside.asked_wait,
+            inside.crowded,
+            inside.outage,
         )
     return _judge_answer(document, choices, fault, price)
 
@@ -119,7 +141,17 @@ def _judge_answer(document: dict[str, Any], choices: Any, fault: str | None, pri
     model = document.get("model")
     verdict, kind, message = _use_of(choices, completion_tokens, fault)
     model = model if isinstance(model, str) else None
-    return Outcome(verdict, kind, message, 200, billed_cost(usage, price), prompt_tokens, completion_tokens, served_by(document), model)
+    return Outcome(
+        verdict,
+        kind,
+        message,
+        200,
+        billed_cost(usage, price),
+        prompt_tokens,
+        completion_tokens,
+        served_by(document),
+        model,
+    )
 
 
 def _use_of(choices: Any, completion_tokens: int | None, fault: str | None) -> tuple[Verdict, str, str]:
@@ -134,21 +166,32 @@ def _use_of(choices: Any, completion_tokens: int | None, fault: str | None) -> t
         return Verdict.RETRY, "empty_zero_tokens", "the answer is empty and counts no completion tokens"
     if fault is not None:
         why = "the body is not strict JSON in UTF-8 (a lone surrogate, bytes that are no UTF-8, or NaN)"
-        return Verdict.SPOILT, fault, f"{why}: paid for, kept as base64, and not asked again; `store gc --days 0` forgets it"
+        return (
+            Verdict.SPOILT,
+            fault,
+            f"{why}: paid for, kept as base64, and not asked again; `store gc --days 0` forgets it",
+        )
     return Verdict.ANSWER, "ok", ""
 
 
 def is_spoilt(body: bytes) -> bool:
     """Whether a body is an answer that came whole and cannot be used."""
     document, fault = _parse(payload(body))
-    return fault is not None and isinstance(document, dict) and _judge_answer(document, document.get("choices"), fault, None).verdict is Verdict.SPOILT
+    return (
+        fault is not None
+        and isinstance(document, dict)
+        and _judge_answer(document, document.get("choices"), fault, None).verdict is Verdict.SPOILT
+    )
 
 
 def _has_text(choice: dict[str, Any]) -> bool:
     message = choice.get("message")
     if not isinstance(message, dict):
         return bool(choice.get("text"))
-    return any(message.get(field) for field in ("content", "reasoning", "reasoning_content", "tool_calls", "reasoning_details", "refusal"))
+    return any(
+        message.get(field)
+        for field in ("content", "reasoning", "reasoning_content", "tool_calls", "reasoning_details", "refusal")
+    )
 
 
 def _parse(raw: bytes) -> tuple[Any, str | None]:
@@ -186,7 +229,9 @@ def _message(error: dict[str, Any]) -> str:
 
 
 def _short(text: str) -> str:
-    flat = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text[:3000].split()))  # no terminal escapes
+    flat = "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(text[:3000].split())
+    )  # no terminal escapes
     return flat if len(flat) <= 300 else flat[:297] + "..."
 
 
@@ -194,7 +239,9 @@ def _excerpt(raw: bytes) -> str:
     return _short(raw[:200].decode("utf-8", "replace"))
 
 
-def _judge_status(status: int, error: dict[str, Any], headers: Mapping[str, str], *, errors: str, now: float, fallback: str) -> Outcome:
+def _judge_status(
+    status: int, error: dict[str, Any], headers: Mapping[str, str], *, errors: str, now: float, fallback: str
+) -> Outcome:
     metadata = mapping(error.get("metadata"))
     message = f"HTTP {status}: {_message(error) or fallback or 'no message'}"
     if 300 <= status < 400:
@@ -202,8 +249,25 @@ def _judge_status(status: int, error: dict[str, Any], headers: Mapping[str, str]
     wait = asked_wait(headers, error, now)
     provider = metadata.get("provider_name") if isinstance(metadata.get("provider_name"), str) else None
 
-    def outcome(verdict: Verdict, kind: str = f"http_{status}", *, billed: bool = False, crowded: bool = False, outage: bool = False) -> Outcome:
-        return Outcome(verdict, kind, message, status, None if billed else 0, provider=provider, asked_wait=wait, crowded=crowded, outage=outage)
+    def outcome(
+        verdict: Verdict,
+        kind: str = f"http_{status}",
+        *,
+        billed: bool = False,
+        crowded: bool = False,
+        outage: bool = False,
+    ) -> Outcome:
+        return Outcome(
+            verdict,
+            kind,
+            message,
+            status,
+            None if billed else 0,
+            provider=provider,
+            asked_wait=wait,
+            crowded=crowded,
+            outage=outage,
+        )
 
     if status < 200:  # a switch of protocol that nobody asked for
         return outcome(Verdict.RETRY, billed=True, outage=True)
@@ -220,7 +284,10 @@ def _judge_status(status: int, error: dict[str, Any], headers: Mapping[str, str]
 
 
 def _is_in_flight(metadata: dict[str, Any]) -> bool:
-    return metadata.get("reason") == "in_flight_budget_exhausted" or metadata.get("limit_source") == "openrouter_in_flight_budget"
+    return (
+        metadata.get("reason") == "in_flight_budget_exhausted"
+        or metadata.get("limit_source") == "openrouter_in_flight_budget"
+    )
 
 
 def _payment_required(metadata: dict[str, Any]) -> tuple[Verdict, str]:

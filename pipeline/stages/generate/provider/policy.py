@@ -5,9 +5,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from pipeline.generate.config import DEAREST, PriceSection, ProviderSection, Quantization
-from pipeline.generate.money import Price, to_pico, to_usd
-from pipeline.section import Section
+from pipeline.core.sections import Section
+from pipeline.stages.generate.config import DEAREST, PriceSection, ProviderSection, Quantization
+from pipeline.stages.generate.limits.money import Price, to_pico, to_usd
 
 FP4 = frozenset({"fp4", "nvfp4", "mxfp4"})
 QUANTIZATIONS: tuple[str, ...] = get_args(Quantization)
@@ -79,8 +79,15 @@ def _endpoint(entry: dict[str, Any]) -> Endpoint:
     pricing = mapping(entry.get("pricing"))
     tiers = [pricing, *_objects(pricing.get("overrides"))]
     dearest = {
-        part: max((_dollars(tier[key]) for tier in tiers for key in keys if key in tier), default=math.inf if part != "request" else 0.0)
-        for part, keys in {"prompt": ("prompt", "input_cache_write"), "completion": ("completion", "internal_reasoning"), "request": ("request",)}.items()
+        part: max(
+            (_dollars(tier[key]) for tier in tiers for key in keys if key in tier),
+            default=math.inf if part != "request" else 0.0,
+        )
+        for part, keys in {
+            "prompt": ("prompt", "input_cache_write"),
+            "completion": ("completion", "internal_reasoning"),
+            "request": ("request",),
+        }.items()
     }
     provider = str(entry.get("provider_name") or entry.get("tag") or "?")
     parameters = entry.get("supported_parameters")
@@ -93,14 +100,18 @@ def _endpoint(entry: dict[str, Any]) -> Endpoint:
         completion=-1.0 if unpriced else round(dearest["completion"] * 1e6, 6),
         request=0.0 if unpriced else dearest["request"],
         context=entry.get("context_length") if isinstance(entry.get("context_length"), int) else None,
-        max_completion=entry.get("max_completion_tokens") if isinstance(entry.get("max_completion_tokens"), int) else None,
+        max_completion=entry.get("max_completion_tokens")
+        if isinstance(entry.get("max_completion_tokens"), int)
+        else None,
         parameters=sorted(map(str, parameters)) if isinstance(parameters, list) else None,
     )
 
 
 def admitted_quantizations(section: ProviderSection) -> list[str]:
     """Number formats that may answer; by default all but the 4-bit floats."""
-    return sorted(section.quantizations) if section.quantizations else [name for name in QUANTIZATIONS if name not in FP4]
+    return (
+        sorted(section.quantizations) if section.quantizations else [name for name in QUANTIZATIONS if name not in FP4]
+    )
 
 
 def objections(endpoint: Endpoint, section: ProviderSection, *, needs: frozenset[str], max_tokens: int) -> list[str]:
@@ -112,7 +123,11 @@ def objections(endpoint: Endpoint, section: ProviderSection, *, needs: frozenset
     if own & {normal(name) for name in section.deny}:
         found.append("in provider.deny")
     admitted = admitted_quantizations(section)
-    named_fp4 = not section.quantizations and endpoint.quantization not in FP4 and "fp4" in normal(endpoint.tag + endpoint.provider)
+    named_fp4 = (
+        not section.quantizations
+        and endpoint.quantization not in FP4
+        and "fp4" in normal(endpoint.tag + endpoint.provider)
+    )
     if endpoint.quantization not in admitted or named_fp4:
         found.append(f"quantization {endpoint.quantization}{' (fp4 by its name)' if named_fp4 else ''} is not admitted")
     if endpoint.prompt < 0:
@@ -127,7 +142,11 @@ def objections(endpoint: Endpoint, section: ProviderSection, *, needs: frozenset
 
 def _too_dear(endpoint: Endpoint, most: PriceSection) -> list[str]:
     limits = {"prompt": (endpoint.prompt, most.prompt), "completion": (endpoint.completion, most.completion)}
-    return [f"{part} price {price:g} is above provider.max_price.{part} {cap:g}" for part, (price, cap) in limits.items() if cap is not None and price > cap]
+    return [
+        f"{part} price {price:g} is above provider.max_price.{part} {cap:g}"
+        for part, (price, cap) in limits.items()
+        if cap is not None and price > cap
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +182,10 @@ def provider_block(section: ProviderSection, admission: Admission) -> dict[str, 
         "require_parameters": not (section.evidence.token_ids or section.evidence.logprobs),
         "data_collection": section.data_collection,
         "quantizations": admitted_quantizations(section),
-        "max_price": {"prompt": to_usd(admission.price.prompt * 10**6), "completion": to_usd(admission.price.completion * 10**6)},
+        "max_price": {
+            "prompt": to_usd(admission.price.prompt * 10**6),
+            "completion": to_usd(admission.price.completion * 10**6),
+        },
     }
     only = sorted({endpoint.tag for endpoint in admission.admitted}) or section.allow
     if only:
@@ -204,7 +226,9 @@ def other_provider(provider: str | None, section: ProviderSection, admitted: lis
     own = normal(provider)
     if own in {normal(name) for name in section.deny}:
         return f"provider_not_allowed: {provider!r} is in provider.deny"
-    known = {name for endpoint in admitted for name in names(endpoint)} or {normal(name) for name in section.allow} or {own}
+    known = (
+        {name for endpoint in admitted for name in names(endpoint)} or {normal(name) for name in section.allow} or {own}
+    )
     if own in known:
         return None
     return f"provider_not_allowed: {provider!r} is not among the admitted {sorted({endpoint.provider for endpoint in admitted}) or section.allow}"

@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from pipeline.generate.policy import Admission, names, normal
+from pipeline.stages.generate.provider.policy import Admission, names, normal
 
 
 class Rotation:
@@ -45,7 +45,9 @@ class Rotation:
         if not avoided and not self._until:
             return self._whole
         allowed = self._without(set(avoided)) or set(self._names)
-        free = {tag for tag in allowed if self._until.get(tag, 0.0) <= now} or {min(allowed, key=lambda tag: self._until[tag])}
+        free = {tag for tag in allowed if self._until.get(tag, 0.0) <= now} or {
+            min(allowed, key=lambda tag: self._until[tag])
+        }
         if len(free) == len(self._names):
             self._until.clear()
         return self._part(frozenset(free))
@@ -54,7 +56,9 @@ class Rotation:
         if len(tags) == len(self._names):
             return self._whole
         if tags not in self._parts:
-            self._parts[tags] = orjson.dumps({**self._template, "provider": {**self._template["provider"], "only": sorted(tags)}})
+            self._parts[tags] = orjson.dumps(
+                {**self._template, "provider": {**self._template["provider"], "only": sorted(tags)}}
+            )
         return self._parts[tags]
 
     def _tags_of(self, provider: str | None) -> list[str]:

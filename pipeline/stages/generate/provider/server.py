@@ -10,13 +10,13 @@ from urllib.parse import quote
 
 import orjson
 
-from pipeline.errors import ConfigError, ProviderError
-from pipeline.generate.config import ProviderSection
-from pipeline.generate.money import price_of
-from pipeline.generate.policy import Admission, admit, parse_endpoints
+from pipeline.core.errors import ConfigError, ProviderError
+from pipeline.stages.generate.config import ProviderSection
+from pipeline.stages.generate.limits.money import price_of
+from pipeline.stages.generate.provider.policy import Admission, admit, parse_endpoints
 
 if TYPE_CHECKING:
-    from pipeline.http import Timeouts  # the network client is slow to import, and a rerun needs none
+    from pipeline.core.http import Timeouts  # the network client is slow to import, and a rerun needs none
 
 
 def api_key(section: ProviderSection) -> str | None:
@@ -30,7 +30,9 @@ def api_key(section: ProviderSection) -> str | None:
         return None
     key = os.environ.get(section.api_key_env, "")
     if not key:
-        raise ConfigError(f"the environment variable {section.api_key_env} (provider.api_key_env) is not set: export the provider's key in it, and run again")
+        raise ConfigError(
+            f"the environment variable {section.api_key_env} (provider.api_key_env) is not set: export the provider's key in it, and run again"
+        )
     if not key.isascii() or not key.isprintable() or key.strip() != key:
         raise ConfigError(
             f"the environment variable {section.api_key_env} holds a key with white space or other characters that no HTTP header takes; was it pasted with its line break?"
@@ -48,7 +50,7 @@ def headers(section: ProviderSection) -> dict[str, str]:
 
 def timeouts(section: ProviderSection) -> "Timeouts":
     """Deadlines of every request."""
-    from pipeline.http import Timeouts
+    from pipeline.core.http import Timeouts
 
     return Timeouts(section.timeout.connect, section.timeout.read, section.timeout.total)
 
@@ -58,12 +60,14 @@ def running_server(section: ProviderSection, model: Path, record: Path) -> Itera
     """Give the section with the address to use: the embedded server runs as long as the block does."""
     if section.kind != "embedded":
         if section.base_url is None:
-            raise ConfigError(f"provider.base_url is null; kind {section.kind} needs the address of the API, as https://openrouter.ai/api/v1")
+            raise ConfigError(
+                f"provider.base_url is null; kind {section.kind} needs the address of the API, as https://openrouter.ai/api/v1"
+            )
         yield section
     elif section.base_url is not None:
         yield section
     else:
-        from pipeline.embedded.process import running
+        from pipeline.standin.server.process import running
 
         with running(model, record) as base_url:
             yield section.model_copy(update={"base_url": base_url})
@@ -73,7 +77,7 @@ def identity(section: ProviderSection, model: Path) -> str | None:
     """What tells one stand-in from a retrained one; null for a server that has its name in the config."""
     if section.kind != "embedded":
         return None
-    from pipeline.embedded.process import identity as weights
+    from pipeline.standin.server.process import identity as weights
 
     return str(weights(model))
 
@@ -85,7 +89,7 @@ def endpoints_document(section: ProviderSection) -> Any:
         ProviderError: the server cannot be reached, or refuses.
 
     """
-    from pipeline.http import fetch
+    from pipeline.core.http import fetch
 
     assert section.base_url is not None
     path = f"/models/{quote(section.model, safe='/:@')}/endpoints"
@@ -118,6 +122,10 @@ def admission_of(section: ProviderSection, document: Any, *, needs: frozenset[st
         return Admission([], [], price_of(section.max_price), verified=False)
     admission = admit(parse_endpoints(document), section, needs=needs, max_tokens=max_tokens)
     if not admission.admitted:
-        listed = "\n  ".join(f"{endpoint.provider} ({endpoint.tag}): {'; '.join(reasons)}" for endpoint, reasons in admission.refused)
-        raise ProviderError(f"{section.model}: no endpoint may answer under the policy in conf/provider/:\n  {listed or '(the server lists none)'}")
+        listed = "\n  ".join(
+            f"{endpoint.provider} ({endpoint.tag}): {'; '.join(reasons)}" for endpoint, reasons in admission.refused
+        )
+        raise ProviderError(
+            f"{section.model}: no endpoint may answer under the policy in conf/provider/:\n  {listed or '(the server lists none)'}"
+        )
     return admission

@@ -9,13 +9,13 @@ from urllib.parse import quote
 
 import orjson
 
-from pipeline.errors import ProviderError
-from pipeline.generate.config import ProviderSection
-from pipeline.generate.judge import payload
-from pipeline.generate.money import amount, billed_tokens, to_pico
-from pipeline.generate.policy import mapping
-from pipeline.generate.server import headers, timeouts
-from pipeline.http import Client, Lost, Reply
+from pipeline.core.errors import ProviderError
+from pipeline.core.http import Client, Lost, Reply
+from pipeline.stages.generate.config import ProviderSection
+from pipeline.stages.generate.limits.money import amount, billed_tokens, to_pico
+from pipeline.stages.generate.provider.classify import payload
+from pipeline.stages.generate.provider.policy import mapping
+from pipeline.stages.generate.provider.server import headers, timeouts
 
 _AT_ONCE = 8
 _OPEN = "(state='uncertain' OR (state IN ('answer', 'spoilt', 'failed', 'dropped') AND cost_pico IS NULL))"
@@ -64,19 +64,29 @@ def settle(db: sqlite3.Connection, provider: ProviderSection) -> Settled:
     found = Settled()
     query = f"SELECT count(*), coalesce(sum(charge_pico), 0) FROM attempts WHERE purse='real' AND generation IS NULL AND {_OPEN}"  # noqa: S608
     found.untraceable, found.untraceable_pico = db.execute(query).fetchone()
-    rows = db.execute(f"SELECT id, generation, charge_pico FROM attempts WHERE purse='real' AND generation IS NOT NULL AND {_OPEN} ORDER BY id").fetchall()  # noqa: S608
+    rows = db.execute(
+        f"SELECT id, generation, charge_pico FROM attempts WHERE purse='real' AND generation IS NOT NULL AND {_OPEN} ORDER BY id"  # noqa: S608
+    ).fetchall()
     if rows:
         asyncio.run(_settle_all(db, provider, rows, found))
-        db.execute("UPDATE projections SET plan=''")  # the summaries name the uncertain spend: the next generate writes them anew
+        db.execute(
+            "UPDATE projections SET plan=''"
+        )  # the summaries name the uncertain spend: the next generate writes them anew
     return found
 
 
-async def _settle_all(db: sqlite3.Connection, provider: ProviderSection, rows: list[tuple[int, str, int]], found: Settled) -> None:
+async def _settle_all(
+    db: sqlite3.Connection, provider: ProviderSection, rows: list[tuple[int, str, int]], found: Settled
+) -> None:
     assert provider.base_url is not None
-    async with Client(provider.base_url, headers=headers(provider), timeouts=timeouts(provider), connections=_AT_ONCE) as client:
+    async with Client(
+        provider.base_url, headers=headers(provider), timeouts=timeouts(provider), connections=_AT_ONCE
+    ) as client:
         for start in range(0, len(rows), _AT_ONCE):
             some = rows[start : start + _AT_ONCE]
-            for (attempt, _, charged), bill in zip(some, await asyncio.gather(*(_ask(client, row[1]) for row in some)), strict=True):
+            for (attempt, _, charged), bill in zip(
+                some, await asyncio.gather(*(_ask(client, row[1]) for row in some)), strict=True
+            ):
                 if isinstance(bill, str):
                     found.unknown[bill] += 1
                     continue
@@ -91,9 +101,13 @@ async def _ask(client: Client, generation: str) -> Bill | str:
     try:
         reply = await client.get(f"/generation?id={quote(generation, safe='')}")
     except Lost as lost:
-        raise ProviderError(f"the provider cannot be asked: {lost.kind}: {lost}; what was settled so far is kept: run again") from None
+        raise ProviderError(
+            f"the provider cannot be asked: {lost.kind}: {lost}; what was settled so far is kept: run again"
+        ) from None
     if reply.status in (401, 403):
-        raise ProviderError(f"HTTP {reply.status}: the provider refuses the key: {reply.body[:200].decode('utf-8', 'replace')}")
+        raise ProviderError(
+            f"HTTP {reply.status}: the provider refuses the key: {reply.body[:200].decode('utf-8', 'replace')}"
+        )
     if reply.status == 404:
         return "not known to the provider (not billed, or not ready yet)"
     return bill_of(reply) or f"HTTP {reply.status} without a cost"
@@ -109,7 +123,9 @@ def bill_of(reply: Reply) -> Bill | None:
     if reply.status != 200 or cost is None:
         return None
     upstream = amount(data.get("upstream_inference_cost")) if data.get("is_byok") is True else None
-    tokens = billed_tokens({"prompt_tokens": data.get("native_tokens_prompt"), "completion_tokens": data.get("native_tokens_completion")})
+    tokens = billed_tokens(
+        {"prompt_tokens": data.get("native_tokens_prompt"), "completion_tokens": data.get("native_tokens_completion")}
+    )
     return Bill(to_pico(cost + (upstream or 0.0)), *tokens, _text(data.get("provider_name")), _text(data.get("model")))
 
 

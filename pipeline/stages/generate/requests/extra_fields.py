@@ -12,11 +12,28 @@ _PROMPT = "changes what the model is asked, which is the prompt's business"
 _FORM = "changes the form of the answer, which the engine sets"
 
 REFUSED = {
-    **dict.fromkeys(("model", "temperature", "top_p", "max_tokens", "max_completion_tokens", "seed", "provider", "logprobs", "return_token_ids"), _OWN),
-    **dict.fromkeys(("plugins", "web_search_options", "prediction", "modalities", "audio", "image_config", "service_tier"), _PAID),
+    **dict.fromkeys(
+        (
+            "model",
+            "temperature",
+            "top_p",
+            "max_tokens",
+            "max_completion_tokens",
+            "seed",
+            "provider",
+            "logprobs",
+            "return_token_ids",
+        ),
+        _OWN,
+    ),
+    **dict.fromkeys(
+        ("plugins", "web_search_options", "prediction", "modalities", "audio", "image_config", "service_tier"), _PAID
+    ),
     **dict.fromkeys(("models", "route", "preset", "extra_body", "extra_headers", "extra_query", "session_id"), _ROUTE),
     **dict.fromkeys(("n", "best_of", "num_return_sequences"), _COUNT),
-    **dict.fromkeys(("messages", "prompt", "tools", "functions", "function_call", "transforms", "documents", "input"), _PROMPT),
+    **dict.fromkeys(
+        ("messages", "prompt", "tools", "functions", "function_call", "transforms", "documents", "input"), _PROMPT
+    ),
     **dict.fromkeys(("stream", "stream_options", "echo", "debug", "background"), _FORM),
 }
 """Field of the request body to why it is refused."""

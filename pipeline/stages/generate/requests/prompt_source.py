@@ -6,9 +6,9 @@ from pathlib import Path
 
 import orjson
 
-from pipeline.artifacts import read_lines
-from pipeline.errors import ArtifactError
-from pipeline.generate.request import Asker, Question
+from pipeline.core.errors import ArtifactError
+from pipeline.core.files import read_lines
+from pipeline.stages.generate.requests.request import Asker, Question
 
 CHUNK = 128
 """Prompts looked up in the ledger at a time."""
@@ -26,7 +26,9 @@ def read_prompts(path: Path, chosen: Iterable[int] = repeat(1)) -> Iterator[Ques
             row = orjson.loads(line)
             yield Question(row["id"], row["messages"], row.get("tools"))
         except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-            raise ArtifactError(f"{path}:{number}: not a prompt ({error}); run `dvc repro` to make the file again") from error
+            raise ArtifactError(
+                f"{path}:{number}: not a prompt ({error}); run `dvc repro` to make the file again"
+            ) from error
 
 
 def keyed(path: Path, asker: Asker, chosen: Iterable[int] = repeat(1)) -> Iterator[tuple[str, Question]]:

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from pipeline.generate.config import ProviderSection, SamplingSection
-from pipeline.generate.money import Price, most_prompt_tokens
-from pipeline.generate.policy import Admission, admitted_quantizations, provider_block
+from pipeline.stages.generate.config import ProviderSection, SamplingSection
+from pipeline.stages.generate.limits.money import Price, most_prompt_tokens
+from pipeline.stages.generate.provider.policy import Admission, admitted_quantizations, provider_block
 
 _KEY_VERSION = 1
 
@@ -42,7 +42,9 @@ class Ask(NamedTuple):
 class Asker:
     """Makes the requests of one dataset under one configuration."""
 
-    def __init__(self, sampling: SamplingSection, provider: ProviderSection, *, send_tools: bool, identity: str | None) -> None:
+    def __init__(
+        self, sampling: SamplingSection, provider: ProviderSection, *, send_tools: bool, identity: str | None
+    ) -> None:
         self._sampling = sampling
         self._provider = provider
         self._send_tools = send_tools
@@ -56,7 +58,9 @@ class Asker:
             "model": provider.model,
             "sampling": sampling.model_dump(mode="json"),
             "evidence": provider.evidence.model_dump(mode="json"),
-            "policy": None if provider.kind == "openai" else [sorted(provider.allow), sorted(provider.deny), admitted_quantizations(provider)],
+            "policy": None
+            if provider.kind == "openai"
+            else [sorted(provider.allow), sorted(provider.deny), admitted_quantizations(provider)],
         }
         self.most_tokens = sampling.max_tokens
         """Completion tokens that one request can be billed for."""

@@ -6,10 +6,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.generate.ledger import settled
-from pipeline.generate.money import Price, most_prompt_tokens
-from pipeline.generate.request import Asker
-from pipeline.generate.source import chunks, plan_row
+from pipeline.stages.generate.ledger.ledger import settled
+from pipeline.stages.generate.limits.money import Price, most_prompt_tokens
+from pipeline.stages.generate.requests.prompt_source import chunks, plan_row
+from pipeline.stages.generate.requests.request import Asker
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,16 @@ class Survey:
 
     def worst_case(self, price: Price) -> int:
         """Most that the new requests can cost, each sent once, in picodollars."""
-        return self.new * price.request + self.most_prompt_tokens * price.prompt + self.most_completion_tokens * price.completion
+        return (
+            self.new * price.request
+            + self.most_prompt_tokens * price.prompt
+            + self.most_completion_tokens * price.completion
+        )
 
 
-def survey(prompts: Path, asker: Asker, db: sqlite3.Connection | None, most_tokens: int, *, elsewhere: Collection[str] = ()) -> Survey:
+def survey(
+    prompts: Path, asker: Asker, db: sqlite3.Connection | None, most_tokens: int, *, elsewhere: Collection[str] = ()
+) -> Survey:
     """Look up every prompt. Without a ledger everything is new, but for the keys that are answered ``elsewhere``."""
     digest = hashlib.sha256()
     cached = size = most = 0

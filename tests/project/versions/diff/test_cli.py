@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from pipeline.diff.compare import Comparison
-from pipeline.diff.data import DataStore, DataVersion
-from pipeline.diff.model import Dataset
-from pipeline.diff.versions import Revision, git
-from pipeline.errors import ArtifactError, InputError
+from pipeline.core.errors import ArtifactError, InputError
+from pipeline.project.versions.diff.compare import Comparison
+from pipeline.project.versions.diff.data import DataStore, DataVersion
+from pipeline.project.versions.diff.difference import Dataset
+from pipeline.project.versions.diff.version import Revision, git
 from tests.instant_stages import InstantBuild
 
 pytestmark = pytest.mark.slow
@@ -70,7 +70,12 @@ def of(found: dict[str, Any], name: str) -> dict[str, Any]:
 def test_a_branch_against_where_it_left_main(workspace: InstantBuild) -> None:
     found = diff(workspace, "main...HEAD", by_hand=True)
     code, tools = of(found, "code"), of(found, "tools")
-    assert (code["rows"]["added"], code["rows"]["removed"], code["rows"]["changed"], code["rows"]["unchanged"]) == (1, 0, 1, 5)
+    assert (code["rows"]["added"], code["rows"]["removed"], code["rows"]["changed"], code["rows"]["unchanged"]) == (
+        1,
+        0,
+        1,
+        5,
+    )
     assert code["rows"]["ids"]["added"] == ["code-new"]
     assert code["rows"]["ids"]["changed"] == ["code-0"]
     assert [example["id"] for example in code["examples"]] == ["code-0"]
@@ -90,10 +95,17 @@ def test_a_build_just_committed_has_no_difference(workspace: InstantBuild) -> No
     assert found["drafter"] == {}
     (code,) = found["datasets"]
     assert (code["presence"], code["metrics"]) == ("both", {})
-    assert (code["rows"]["added"], code["rows"]["removed"], code["rows"]["changed"], code["rows"]["unchanged"]) == (0, 0, 0, 7)
+    assert (code["rows"]["added"], code["rows"]["removed"], code["rows"]["changed"], code["rows"]["unchanged"]) == (
+        0,
+        0,
+        0,
+        7,
+    )
 
 
-def test_the_working_tree_is_compared_as_it_would_compose_and_the_stages_to_come_are_named(workspace: InstantBuild) -> None:
+def test_the_working_tree_is_compared_as_it_would_compose_and_the_stages_to_come_are_named(
+    workspace: InstantBuild,
+) -> None:
     workspace.replace("conf/audit/default.yaml", "min_accepted: 20", "min_accepted: 21")
     found = diff(workspace)
     assert {change["path"] for change in found["config"]} == {"audit.gate.min_accepted"}
@@ -101,7 +113,9 @@ def test_the_working_tree_is_compared_as_it_would_compose_and_the_stages_to_come
     assert found["followers"] == ["gate@code", "extract@code", "train", "evaluate", "export"]
 
 
-def test_data_that_only_the_remote_has_is_brought_also_when_the_revision_knows_no_remote(workspace: InstantBuild, tmp_path: Path) -> None:
+def test_data_that_only_the_remote_has_is_brought_also_when_the_revision_knows_no_remote(
+    workspace: InstantBuild, tmp_path: Path
+) -> None:
     workspace.run("dvc", "remote", "add", "-d", "storage", str(tmp_path / "storage"))
     locked = diff(workspace, "main...HEAD")
     shutil.move(workspace.root / ".dvc/cache", tmp_path / "storage")
@@ -138,8 +152,14 @@ def test_a_remote_whose_library_gives_up_is_named(tmp_path: Path) -> None:
         raise _NoCredentials("Unable to locate credentials\nmore of it")
 
     store = DataStore()
-    store._repo = SimpleNamespace(cache=SimpleNamespace(local=SimpleNamespace(oid_to_path=lambda md5: tmp_path / md5)), cloud=SimpleNamespace(pull=pull))
-    with pytest.raises(ArtifactError, match=r"build/code/tokens.parquet: its version abc .* the remote cannot give it: Unable to locate credentials$"):
+    store._repo = SimpleNamespace(
+        cache=SimpleNamespace(local=SimpleNamespace(oid_to_path=lambda md5: tmp_path / md5)),
+        cloud=SimpleNamespace(pull=pull),
+    )
+    with pytest.raises(
+        ArtifactError,
+        match=r"build/code/tokens.parquet: its version abc .* the remote cannot give it: Unable to locate credentials$",
+    ):
         store.find("build/code/tokens.parquet", "abc")
 
 
@@ -148,14 +168,19 @@ def test_a_disk_without_room_for_dvcs_own_notes_is_named(monkeypatch: pytest.Mon
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr("dvc.repo.Repo", full)
-    with pytest.raises(ArtifactError, match=r"build/a/tokens\.parquet: DVC cannot be asked, .*site_cache_dir.*: database or disk is full"):
+    with pytest.raises(
+        ArtifactError,
+        match=r"build/a/tokens\.parquet: DVC cannot be asked, .*site_cache_dir.*: database or disk is full",
+    ):
         DataStore().find("build/a/tokens.parquet", "0" * 32)
 
 
 def test_rows_that_cannot_be_read_are_named_as_people_know_them(tmp_path: Path) -> None:
     """Where the cache keeps them says nothing; a version before a change of the schema is such a file."""
     (tmp_path / "ab12").write_bytes(b"PAR1")
-    old, new = (SimpleNamespace(label=label, data=lambda _: DataVersion(tmp_path / "ab12", None)) for label in ("v1", "HEAD"))
+    old, new = (
+        SimpleNamespace(label=label, data=lambda _: DataVersion(tmp_path / "ab12", None)) for label in ("v1", "HEAD")
+    )
     new.data = lambda _: DataVersion(tmp_path / "ab13", None)
     dataset = Dataset("code", "both")
     Comparison(old, new, examples=1)._compare_rows(dataset, True, True)
@@ -213,7 +238,9 @@ def test_a_commit_before_the_first_build_is_named(workspace: InstantBuild) -> No
 
 
 @pytest.mark.parametrize("config", ["[]", '{"audit": {}}', '{"names": "code"}', '{"names": [7]}', "{"])
-def test_a_commit_whose_config_another_program_wrote_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str) -> None:
+def test_a_commit_whose_config_another_program_wrote_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "build").mkdir()
     (tmp_path / "build/config.json").write_text(config)

@@ -8,17 +8,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.diff import markdown, page, wording
-from pipeline.diff.model import Change, Dataset, Difference, Rows
-from pipeline.diff.tokendiff import Example, SequenceDiff, Span
-from pipeline.report.markdown import inert
+from pipeline.project.report.markdown import inert
+from pipeline.project.versions.diff import html_page, markdown, wording
+from pipeline.project.versions.diff.difference import Change, Dataset, Difference, Rows
+from pipeline.project.versions.diff.tokendiff import Example, SequenceDiff, Span
 
 HOSTILE = "</code></details>```\n```` @everyone <script>alert(1)</script> | [x](http://example.org) <!-- -->"
 
 
 def rows(**counts: Any) -> Rows:
     values = dict.fromkeys(
-        ("old", "new", "unchanged", "added", "removed", "renamed", "changed", "changed_prompt", "changed_completion", "changed_record_only"), 0
+        (
+            "old",
+            "new",
+            "unchanged",
+            "added",
+            "removed",
+            "renamed",
+            "changed",
+            "changed_prompt",
+            "changed_completion",
+            "changed_record_only",
+        ),
+        0,
     )
     kinds: dict[str, list[str]] = {"added": [], "removed": [], "renamed": [], "changed": [HOSTILE]}
     return Rows(**{**values, **counts}, ids=kinds, totals={}, mix={"provider": {HOSTILE: (1, 2)}})
@@ -28,10 +40,22 @@ def difference(text: str, *, datasets: int = 1, examples: int = 1, config: int =
     span = Span([1, 2], text, 0)
     diff = SequenceDiff(0, 0, 2, 2, span, span, span, False)
     shown = [Example(text, ["completion"], None, diff, {"provider": (text, "b")}) for _ in range(examples)]
-    found = Difference(text, "HEAD", config=[Change(f"a.{n}.{text}", "changed", text, 1) for n in range(config)], notes=[text])
+    found = Difference(
+        text, "HEAD", config=[Change(f"a.{n}.{text}", "changed", text, 1) for n in range(config)], notes=[text]
+    )
     for n in range(datasets):
         head = dict.fromkeys(("rows", "accepted", "completion_tokens", "cost_usd", "exact", "verdict"), (text, 1))
-        found.datasets.append(Dataset(f"d{n}", "both", rows(old=9, new=9, changed=9), head, {text: [Change("x", "changed", 1, 2)]}, shown, [text]))
+        found.datasets.append(
+            Dataset(
+                f"d{n}",
+                "both",
+                rows(old=9, new=9, changed=9),
+                head,
+                {text: [Change("x", "changed", 1, 2)]},
+                shown,
+                [text],
+            )
+        )
     found.rerun = {f"audit@{text}": [text]}
     return found
 
@@ -73,9 +97,16 @@ def test_quotes_are_shown_as_quotes() -> None:
 
 
 def test_rows_that_could_not_be_compared_are_not_called_unchanged() -> None:
-    found = Difference("a", "b", config=[Change("x", "changed", 1, 2)], datasets=[Dataset("one", "both"), Dataset("two", "both", rows(added=3))])
+    found = Difference(
+        "a",
+        "b",
+        config=[Change("x", "changed", 1, 2)],
+        datasets=[Dataset("one", "both"), Dataset("two", "both", rows(added=3))],
+    )
     found.datasets[0].notes = ["gone"]
-    assert wording.verdict(found).startswith("3 rows added, 0 removed, 0 changed; rows could not be compared of one; config")
+    assert wording.verdict(found).startswith(
+        "3 rows added, 0 removed, 0 changed; rows could not be compared of one; config"
+    )
     found.datasets.pop()
     assert wording.verdict(found).startswith("rows could not be compared of one; config values changed: 1; ")
 
@@ -97,11 +128,11 @@ def test_a_short_comment_is_still_known_as_ours() -> None:
 
 def test_an_empty_difference_says_so() -> None:
     assert "No difference" in markdown.render(Difference("a", "b"))
-    assert "No difference" in page.render(Difference("a", "b"))
+    assert "No difference" in html_page.render(Difference("a", "b"))
 
 
 def test_the_page_escapes_everything_and_needs_no_network() -> None:
-    text = page.render(difference(HOSTILE))
+    text = html_page.render(difference(HOSTILE))
     assert text.count("<script") == 1  # the frame's own, which the content security policy names by its digest
     assert "Content-Security-Policy" in text
     assert "alert(1)" in text

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.diff import rows
-from pipeline.errors import InputError
-from pipeline.schema.tokens import SCHEMA
-from pipeline.tables import write_rows
+from pipeline.core.errors import InputError
+from pipeline.core.tables import write_rows
+from pipeline.formats.schema.tokens import SCHEMA
+from pipeline.project.versions.diff import row_diff
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +26,10 @@ contents = st.fixed_dictionaries(
         "finish_reason": st.sampled_from([None, "stop"]),
         "provider": st.sampled_from([None, "north", ""]),
         "segments": st.lists(
-            st.fixed_dictionaries({"kind": st.sampled_from(["content", "end"]), "start": st.integers(0, 2), "end": st.integers(0, 2)}), max_size=2
+            st.fixed_dictionaries(
+                {"kind": st.sampled_from(["content", "end"]), "start": st.integers(0, 2), "end": st.integers(0, 2)}
+            ),
+            max_size=2,
         ),
         "notes": st.lists(st.sampled_from(["a", "b"]), max_size=2),
         "status": st.sampled_from(["accept", "flag"]),
@@ -48,11 +51,17 @@ def parts(content: dict[str, Any]) -> dict[str, Any]:
 
 @settings(deadline=None, max_examples=150)
 @given(versions, versions)
-def test_the_changes_are_those_that_brute_force_finds(tmp_path_factory: pytest.TempPathFactory, old: dict[str, Any], new: dict[str, Any]) -> None:
+def test_the_changes_are_those_that_brute_force_finds(
+    tmp_path_factory: pytest.TempPathFactory, old: dict[str, Any], new: dict[str, Any]
+) -> None:
     folder = tmp_path_factory.mktemp("versions")
-    found = rows.compare(write(folder / "old", old), write(folder / "new", new))
+    found = row_diff.compare(write(folder / "old", old), write(folder / "new", new))
     both = [identity for identity in new if identity in old]
-    changed = {i: [name for name in ("prompt", "completion", "record") if parts(old[i])[name] != parts(new[i])[name]] for i in both if old[i] != new[i]}
+    changed = {
+        i: [name for name in ("prompt", "completion", "record") if parts(old[i])[name] != parts(new[i])[name]]
+        for i in both
+        if old[i] != new[i]
+    }
     assert found.changed == changed
     assert found.unchanged == sum(old[i] == new[i] for i in both)
     came, went = [i for i in new if i not in old], [i for i in old if i not in new]
@@ -74,18 +83,24 @@ def test_the_changes_are_those_that_brute_force_finds(tmp_path_factory: pytest.T
 def test_equal_files_and_missing_sides(tmp_path_factory: pytest.TempPathFactory, version: dict[str, Any]) -> None:
     folder = tmp_path_factory.mktemp("versions")
     path = write(folder / "one", version)
-    assert rows.unchanged(path) == rows.compare(path, path)
-    assert rows.compare(None, path).added == list(version)
-    assert rows.compare(path, None).removed == list(version)
+    assert row_diff.unchanged(path) == row_diff.compare(path, path)
+    assert row_diff.compare(None, path).added == list(version)
+    assert row_diff.compare(path, None).removed == list(version)
 
 
 def test_two_rows_with_one_id_are_refused(tmp_path: Path) -> None:
-    row = {"id": "a", **dict.fromkeys(SCHEMA.names[3:]), "prompt_ids": [1], "completion_ids": [2], "segments": [], "notes": [], "status": "accept"} | {
-        "id": "a"
-    }
+    row = {
+        "id": "a",
+        **dict.fromkeys(SCHEMA.names[3:]),
+        "prompt_ids": [1],
+        "completion_ids": [2],
+        "segments": [],
+        "notes": [],
+        "status": "accept",
+    } | {"id": "a"}
     write_rows(tmp_path / "t", SCHEMA, [row, row])
     with pytest.raises(InputError, match="two rows have the id 'a'"):
-        rows.read_digests(tmp_path / "t", rows.Totals())
+        row_diff.read_digests(tmp_path / "t", row_diff.Totals())
 
 
 def test_moving_a_token_between_prompt_and_completion_is_a_change(tmp_path: Path) -> None:
@@ -102,4 +117,4 @@ def test_moving_a_token_between_prompt_and_completion_is_a_change(tmp_path: Path
     }
     old = write(tmp_path / "old", {"a": {**base, "prompt_ids": [1, 2], "completion_ids": [3]}})
     new = write(tmp_path / "new", {"a": {**base, "prompt_ids": [1], "completion_ids": [2, 3]}})
-    assert rows.compare(old, new).changed == {"a": ["prompt", "completion"]}
+    assert row_diff.compare(old, new).changed == {"a": ["prompt", "completion"]}

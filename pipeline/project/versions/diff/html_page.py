@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
-from pipeline.diff import wording
-from pipeline.diff.model import Dataset, Difference
-from pipeline.report.blocks import table
-from pipeline.report.html import Html, join, tag
-from pipeline.report.page import page
+from pipeline.core.html.blocks import table
+from pipeline.core.html.frame import page
+from pipeline.core.html.markup import Html, join, tag
+from pipeline.project.versions.diff import wording
+from pipeline.project.versions.diff.difference import Dataset, Difference
 
 _CLASSES = {"-": "old", "+": "new", " ": "same"}
 _HEADLINE = ("accepted", "completion_tokens", "cost_usd", "exact", "verdict")
@@ -19,28 +19,67 @@ def _list(lines: Iterable[str]) -> Html:
 def _overview(difference: Difference) -> Html:
     rows = []
     for dataset in difference.datasets:
-        counts = [str(getattr(dataset.rows, kind)) if dataset.rows else "?" for kind in ("added", "removed", "changed", "renamed")]
-        first = wording.pair(dataset.rows.old, dataset.rows.new) if dataset.rows else wording.pair(*dataset.headline["rows"])
-        rows.append([wording.presence(dataset), first, *counts, *(wording.pair(*dataset.headline[name]) for name in _HEADLINE)])
-    heads = ("dataset", "rows", "added", "removed", "changed", "renamed", "accepted", "completion tokens", "cost, $", "exact", "verdict")
+        counts = [
+            str(getattr(dataset.rows, kind)) if dataset.rows else "?"
+            for kind in ("added", "removed", "changed", "renamed")
+        ]
+        first = (
+            wording.pair(dataset.rows.old, dataset.rows.new)
+            if dataset.rows
+            else wording.pair(*dataset.headline["rows"])
+        )
+        rows.append(
+            [wording.presence(dataset), first, *counts, *(wording.pair(*dataset.headline[name]) for name in _HEADLINE)]
+        )
+    heads = (
+        "dataset",
+        "rows",
+        "added",
+        "removed",
+        "changed",
+        "renamed",
+        "accepted",
+        "completion tokens",
+        "cost, $",
+        "exact",
+        "verdict",
+    )
     return table(heads, rows, caption="Datasets, before and after")
 
 
 def _dataset(dataset: Dataset) -> Iterator[Html]:
     if dataset.rows is not None:
         yield tag("p", f"{wording.row_counts(dataset.rows)}.")
-        moved = [[column, name, wording.pair(*pair)] for column, found in dataset.rows.mix.items() for name, pair in found.items() if pair[0] != pair[1]]
+        moved = [
+            [column, name, wording.pair(*pair)]
+            for column, found in dataset.rows.mix.items()
+            for name, pair in found.items()
+            if pair[0] != pair[1]
+        ]
         if moved:
             yield table(("column", "value", "rows"), moved, caption="What the rows are made of")
         for kind, ids in dataset.rows.ids.items():
             if ids:
                 more = f", the first {len(ids)}" if len(ids) < getattr(dataset.rows, kind) else ""
-                yield tag("details", tag("summary", f"{kind}: {getattr(dataset.rows, kind):,} rows{more}"), tag("pre", "\n".join(ids)))
+                yield tag(
+                    "details",
+                    tag("summary", f"{kind}: {getattr(dataset.rows, kind):,} rows{more}"),
+                    tag("pre", "\n".join(ids)),
+                )
     figures = [[file, wording.change(change)] for file, found in dataset.metrics.items() for change in found]
     if figures:
-        yield tag("details", tag("summary", f"{len(figures)} figures moved"), table(("file", "figure"), figures, caption="Metrics"))
+        yield tag(
+            "details",
+            tag("summary", f"{len(figures)} figures moved"),
+            table(("file", "figure"), figures, caption="Metrics"),
+        )
     for example in dataset.examples:
-        lines = [line for diff in (example.prompt, example.completion) if diff is not None for line in wording.diff_lines(diff)]
+        lines = [
+            line
+            for diff in (example.prompt, example.completion)
+            if diff is not None
+            for line in wording.diff_lines(diff)
+        ]
         body = (tag("pre", f"{mark} {text}", class_=_CLASSES[mark]) for mark, text in lines)
         yield tag("details", tag("summary", wording.example_title(example)), *body, open=True)
 
@@ -66,7 +105,9 @@ def _rerun(difference: Difference) -> Html:
     return join(
         tag("p", difference.rerun_basis),
         table(("stage", "why"), rows, caption="Stages, and what changed for them") if rows else tag("p", "None."),
-        tag("p", f"And what follows, as far as their inputs change: {', '.join(difference.followers)}") if difference.followers else None,
+        tag("p", f"And what follows, as far as their inputs change: {', '.join(difference.followers)}")
+        if difference.followers
+        else None,
     )
 
 
