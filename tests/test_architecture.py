@@ -18,7 +18,6 @@ from tests.conftest import ROOT
 
 DVC: dict[str, Any] = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text())["stages"]
 MODULES = modules(ROOT)
-STAGE_PACKAGES = {f"pipeline.stages.{stage.name}" for stage in STAGES}
 FILES = {"pipeline.core.files", "pipeline.core.tables", "pipeline.core.tensors", "pipeline.commands.export_data"}
 """The only modules that open data files; export_data writes the formats of other trainers."""
 
@@ -96,23 +95,73 @@ def test_each_stage_reads_only_what_an_earlier_one_wrote() -> None:
         written |= set(stage.writes.values())
 
 
+TIERS = {
+    "commands": 6,
+    "project": 5,
+    "stages": 4,
+    "answers": 3,
+    "drafter": 3,
+    "standin": 3,
+    "model": 2,
+    "formats": 1,
+    "core": 0,
+}
+"""Folder to height. An import goes down, never up or sideways to another folder of the same height."""
+
+
+def folder_of(name: str) -> str:
+    """Return the tier's folder of a module, or its file where it is at the root."""
+    return name.split(".")[1] if "." in name else ""
+
+
 def package_of(name: str) -> str:
     return ".".join(name.split(".")[:3])
 
 
+def ours(module: Module) -> set[str]:
+    """Return the modules of the package that a module imports."""
+    found = set()
+    for name in module.imports:
+        while name not in MODULES and "." in name:
+            name = name.rpartition(".")[0]
+        if name in MODULES:
+            found.add(name)
+    return {name for name in found if "." in name and not (MODULES[name].is_package and name != module.name)}
+
+
 @pytest.mark.parametrize(
-    "module", [m for m in MODULES.values() if package_of(m.name) in STAGE_PACKAGES], ids=lambda m: m.name
+    "module", [m for m in MODULES.values() if folder_of(m.name) in TIERS], ids=lambda module: module.name
 )
+def test_an_import_goes_down_the_tiers(module: Module) -> None:
+    own = folder_of(module.name)
+    for name in ours(module):
+        other = folder_of(name)
+        if other == "graph":
+            assert TIERS[own] >= TIERS["project"], f"{module.name} knows the stage table"
+            continue
+        assert other in TIERS, f"{module.name} imports {name}, which belongs to no tier"
+        assert other == own or TIERS[other] < TIERS[own], f"{module.name} imports {name}: up or sideways"
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES.values() if folder_of(m.name) == "stages"], ids=lambda m: m.name)
 def test_a_stage_never_imports_another_stage(module: Module) -> None:
-    others = STAGE_PACKAGES - {package_of(module.name)}
-    assert not {
-        name for name in module.imports if package_of(name) in others and not name.startswith("pipeline.standin.server")
-    }
+    others = {package_of(name) for name in ours(module) if folder_of(name) == "stages"}
+    assert others <= {package_of(module.name)}
 
 
-def test_only_the_command_line_and_compose_know_the_stage_table() -> None:
-    users = {m.name for m in MODULES.values() if "__main__" not in m.name and "pipeline.graph" in _safe_names(m)}
-    assert not {name for name in users if package_of(name) in STAGE_PACKAGES}
+@pytest.mark.parametrize(
+    "module", [m for m in MODULES.values() if folder_of(m.name) == "commands"], ids=lambda m: m.name
+)
+def test_a_command_never_imports_another_command(module: Module) -> None:
+    assert not {name for name in ours(module) if folder_of(name) == "commands"} - {module.name}
+
+
+def test_the_root_and_every_folder_stay_small() -> None:
+    """A newcomer reads a folder's list of files at a glance."""
+    package = ROOT / "pipeline"
+    for folder in [package, *(path for path in package.rglob("*") if path.is_dir() and path.name != "__pycache__")]:
+        entries = [path.name for path in folder.iterdir() if path.name not in ("__init__.py", "__pycache__")]
+        assert len(entries) <= (12 if folder == package else 18), f"{folder.relative_to(ROOT)}: {sorted(entries)}"
 
 
 def _safe_names(module: Module) -> set[str]:
@@ -184,9 +233,7 @@ def test_every_module_says_what_it_is_for() -> None:
     assert [m.name for m in MODULES.values() if m.tree.body and not ast.get_docstring(m.tree)] == []
 
 
-def test_the_trees_in_the_docs_are_current() -> None:
-    readme = (ROOT / "README.md").read_text()
-    assert make_tree.readme(readme) == readme, "run python docs/make_tree.py"
+def test_the_tree_in_the_docs_is_current() -> None:
     assert make_tree.whole_tree() == (ROOT / "docs/tree.md").read_text(), "run python docs/make_tree.py"
 
 

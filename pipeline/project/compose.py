@@ -347,20 +347,14 @@ def documents(params: Params) -> tuple[BuildConfig, dict[Path, bytes]]:
     }
 
 
-def main(argv: list[str]) -> None:
-    """Write build/config.json, build/config.yaml and build/code.json.
+def write_documents() -> BuildConfig:
+    """Write build/config.json, build/config.yaml and build/code.json, and return the configuration.
 
     Raises:
         ConfigError: conf/, params.yaml or the code cannot be built from; nothing is written.
 
     """
-    if argv:
-        raise ConfigError(f"python -m pipeline compose: takes no arguments (edit {PARAMS} and {CONF}/); found {argv}")
     config, files = documents(read_params())
     for path, content in files.items():
         write_bytes(path, content)
-    for path in forget_removed(config.names):
-        print(f"removed {path}: its dataset is no longer in {PARAMS}")
-    print(
-        f"composed {len(config.names)} datasets: {', '.join(config.names)}; target {config.target.name}, provider {config.provider.kind}"
-    )
+    return config

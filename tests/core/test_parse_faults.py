@@ -91,9 +91,9 @@ def test_a_module_that_the_program_itself_begins_with_and_that_cannot_be_importe
     tmp_path: Path,
 ) -> None:
     package = tmp_path / "pipeline"
-    package.mkdir()
-    for name in ("__init__", "__main__", "unreadable"):
-        shutil.copy(ROOT / "pipeline" / f"{name}.py", package)
+    (package / "core").mkdir(parents=True)
+    for name in ("__init__", "__main__", "core/__init__", "core/errors", "core/parse_faults"):
+        shutil.copy(ROOT / f"pipeline/{name}.py", package / f"{name}.py")
     for text, says in (
         ("A = 1\n<<<<<<< HEAD\n", f"pipeline/core/files.py:2: {MARKED} Python: a merge was not resolved in this file"),
         (
@@ -101,7 +101,7 @@ def test_a_module_that_the_program_itself_begins_with_and_that_cannot_be_importe
             f"the package 'no_such' is not installed for {sys.executable}: run `make setup`, then `source .venv/bin/activate`",
         ),
     ):
-        (package / "artifacts.py").write_text(text)
+        (package / "core/files.py").write_text(text)
         done = subprocess.run(
             [sys.executable, "-m", "pipeline", "status"], cwd=tmp_path, capture_output=True, text=True, check=False
         )

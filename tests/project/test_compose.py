@@ -10,10 +10,10 @@ import pytest
 from omegaconf import OmegaConf
 from ruamel.yaml import YAML
 
+from pipeline.commands import compose as compose_command
 from pipeline.core.dvc_yaml import as_dvc
 from pipeline.core.errors import ConfigError
 from pipeline.graph import BY_NAME
-from pipeline.project import compose
 from pipeline.project.compose import Params, build_config, read_params, target_section
 from pipeline.project.hydra_yaml import as_hydra
 from pipeline.project.settings import BuildConfig, ambiguous_scalars
@@ -71,7 +71,7 @@ def test_every_shipped_target_stands_alone(project: Path, name: str) -> None:
 
 
 def test_the_files_in_git_are_the_composition_of_conf(project: Path) -> None:
-    compose.main([])
+    compose_command.main([])
     for name in ("config.json", "config.yaml", "code.json"):
         assert (project / "build" / name).read_bytes() == (ROOT / "build" / name).read_bytes(), (
             f"build/{name} is stale: run `make compose` and commit it"
@@ -79,7 +79,7 @@ def test_the_files_in_git_are_the_composition_of_conf(project: Path) -> None:
 
 
 def test_every_key_is_written_even_when_null(project: Path) -> None:
-    compose.main([])
+    compose_command.main([])
     written = json.loads((project / "build/config.json").read_text())
     assert written == BuildConfig.model_validate(written).model_dump(mode="json")
     assert written["datasets"]["code"]["prompts"]["limit"] is None
@@ -347,7 +347,7 @@ def test_a_removed_dataset_leaves_no_stamp_for_train(project: Path) -> None:
     (project / "build/target").mkdir()
     (project / "build/target/metrics.json").write_text("{}")
     (project / "params.yaml").write_text("datasets: [code]\noverrides: []\n")
-    compose.main([])
+    compose_command.main([])
     left = {path.relative_to(project).as_posix() for path in (project / "build").rglob("*.json")}
     assert not {path for path in left if "tools" in path}
     assert {"build/extracted/code.json", "build/code/audit/summary.json", "build/target/metrics.json"} <= left
@@ -355,11 +355,11 @@ def test_a_removed_dataset_leaves_no_stamp_for_train(project: Path) -> None:
 
 
 def test_a_mistake_writes_nothing(project: Path) -> None:
-    compose.main([])
+    compose_command.main([])
     before = {path: path.read_bytes() for path in (project / "build").rglob("*.json")}
     edit(project / "conf/train/default.yaml", "algorithm: eagle3", "algorithm: eagle9")
     with pytest.raises(ConfigError):
-        compose.main([])
+        compose_command.main([])
     assert {path: path.read_bytes() for path in (project / "build").rglob("*.json")} == before
 
 

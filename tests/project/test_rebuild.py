@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from dvc.repo import Repo
 
+from pipeline.commands import compose as compose_command
 from pipeline.core.fingerprint import ROOTS, closure, fingerprints, modules
 from pipeline.graph import STAGES
-from pipeline.project import compose
 from pipeline.project.versions.lockfile import read_lock
 from pipeline.project.versions.staleness import stale
 from tests.conftest import SHARE
@@ -56,7 +56,7 @@ def by_dvc(workspace: Workspace) -> set[str]:
 
 def composed(workspace: Workspace) -> set[str]:
     """Stages whose own inputs changed, by DVC's account, after composing."""
-    compose.main([])
+    compose_command.main([])
     return by_dvc(workspace)
 
 

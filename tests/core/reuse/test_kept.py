@@ -86,11 +86,11 @@ def test_edited_code_makes_it_compute_again_and_comments_do_not(
 
         set_note = dict.__setitem__
 
-    package = tmp_path / "pipeline" / "audit"
+    package = tmp_path / "pipeline" / "stages" / "audit"
     package.mkdir(parents=True)
     (tmp_path / "requirements.lock").write_text("")
-    for path in (package / "__init__.py", package.parent / "__init__.py", package.parent / "runner.py"):
-        path.write_text("")
+    for folder in (package, package.parent, package.parent.parent):
+        (folder / "__init__.py").write_text("")
     monkeypatch.setattr(code, "ROOT", tmp_path)
     found = []
     for text in ("x = 1\n", "x = 1  # a comment\n", "x = 2\n", "x = 1\n"):

@@ -153,10 +153,9 @@ def test_the_driver_finds_the_package_where_the_build_is_a_subfolder(tmp_path: P
     (build / ".venv/bin").mkdir(parents=True)
     (build / ".venv/bin/python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     (build / ".venv/bin/python").chmod(0o755)
-    (build / "pipeline").mkdir()
-    (build / "pipeline/project/versions/merge_driver.py").write_text(
-        "import sys\nopen(sys.argv[2], 'w').write(' '.join(sys.argv[1:]))\n"
-    )
+    module = build / "pipeline/project/versions/merge_driver.py"
+    module.parent.mkdir(parents=True)
+    module.write_text("import sys\nopen(sys.argv[2], 'w').write(' '.join(sys.argv[1:]))\n")
     shutil.copy(ROOT / "Makefile", build)
     for command in (["git", "init", "-q", str(top)], ["make", "-C", str(build), "drivers"]):
         subprocess.run(command, check=True, capture_output=True)
