@@ -1,6 +1,9 @@
 # make build: from an empty folder to a trained drafter.   make test: every test.   make help: the rest.
 SHELL := /bin/bash
-PYTHON ?= $(firstword $(shell command -v python3.11 python3))
+# The newest supported Python that starts; name another with `make PYTHON=/path/to/python setup`.
+SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+FIND_PYTHON := for python in python3.13 python3.12 python3.11 python3; do \
+  "$$python" -c '$(SUPPORTED)' 2>/dev/null && echo "$$python" && break; done
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 READY := .venv/.ready
 
@@ -21,8 +24,12 @@ drivers:
 	else echo 'not a git repository: merge drivers not set up; after git init run make setup again'; fi
 
 $(READY): requirements.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if v == (3, 11) else "Aerie needs Python 3.11; $(PYTHON) is %d.%d. Run: make PYTHON=/path/to/python3.11" % v)'
-	test -x .venv/bin/python || $(PYTHON) -m venv .venv
+	@if ! test -x .venv/bin/python; then \
+	  python="$(or $(PYTHON),$$($(FIND_PYTHON)))"; \
+	  if ! "$${python:-none}" -c '$(SUPPORTED)' 2>/dev/null; then \
+	    echo "error: Aerie needs Python 3.11, 3.12 or 3.13; found $${python:-none of them}." \
+	      "Install one, or run: make PYTHON=/path/to/python setup" >&2; exit 2; fi; \
+	  echo "$$python -m venv .venv" && "$$python" -m venv .venv; fi
 	.venv/bin/pip install --quiet --disable-pip-version-check -r requirements.lock
 	touch $@
 
@@ -56,7 +63,7 @@ bench: $(READY) ## run the benchmarks; results go to benchmarks/results/
 	python -m benchmarks
 
 lock: ## pin the newest versions that pyproject.toml admits (in a fresh environment)
-	rm -rf .venv.lock && $(PYTHON) -m venv .venv.lock
+	rm -rf .venv.lock && "$(or $(PYTHON),python3.11)" -m venv .venv.lock
 	.venv.lock/bin/pip install --quiet '.[dev]'
 	{ echo '# Every package of the environment, pinned. Regenerate: make lock'; .venv.lock/bin/pip freeze --exclude aerie | sed 's/+cpu//'; } > requirements.lock
 	rm -rf .venv.lock
