@@ -22,7 +22,6 @@ from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.fit import check_fit
 from pipeline.stages.audit.inputs.latency import Latencies
 from pipeline.stages.audit.inputs.source import Source
-from pipeline.stages.audit.kept import KeptAudit
 from pipeline.stages.audit.page.report import report
 from pipeline.stages.audit.sketch import in_file
 from pipeline.stages.audit.workers import parts, sketches
@@ -70,12 +69,10 @@ def write_audit(
     others: Iterable[tuple[str, Batch]] = (),
     workers: int = 1,
     latencies: Latencies | None = None,
-    kept: KeptAudit | None = None,
 ) -> dict[str, Any]:
     """Audit all rows and write findings, the sketch, the accepted rows, the report and, last, the summary; return the summary.
 
-    ``others`` are batches of other datasets, each with its name, that rows may not repeat. What is written depends neither on ``workers`` nor
-    on ``kept``, and only the report on ``latencies``, which are no two times the same; without them it has those of the response lines.
+    ``others`` are batches of other datasets, each with its name, that rows may not repeat. What is written does not depend on ``workers``, and only the report on ``latencies``, which are no two times the same; without them it has those of the response lines.
 
     Raises:
         InputError: a file is damaged, or has another vocabulary's ids.
@@ -85,7 +82,7 @@ def write_audit(
     compared = sketches(others, section)
     with writing_table(outputs.findings, FINDINGS) as findings:
         with writing_table(outputs.sketch, SKETCH) as sketch:
-            tally = gather(parts(source, context, section, workers, kept), findings.write_rows, sketch.write)
+            tally = gather(parts(source, context, section, workers), findings.write_rows, sketch.write)
         compare(tally, [*compared, in_file("", outputs.sketch, tally.rows)], section, findings.write_rows)
     decide(tally, section)
     write_accepted(source, tally, outputs.accepted)

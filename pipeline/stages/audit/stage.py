@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.files import read_model
-from pipeline.core.reuse.row_cache import opened
 from pipeline.core.sections import Section
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.special_tokens import open_tokenizer
@@ -17,7 +16,6 @@ from pipeline.stages.audit.inputs.endpoints import read_endpoints
 from pipeline.stages.audit.inputs.heldout import read_heldout
 from pipeline.stages.audit.inputs.latency import read_latencies
 from pipeline.stages.audit.inputs.source import Source, parquet
-from pipeline.stages.audit.kept import KeptAudit, decides
 from pipeline.stages.audit.outputs import Outputs, write_audit
 from pipeline.stages.audit.workers import suitable
 
@@ -75,15 +73,12 @@ def run(
     source = Source(parquet(tokens), prompts, responses, str(tokens))
     outputs = Outputs(accepted, findings, report, summary, sketch, lengths)
     latencies = read_latencies(timings)
-    with opened("audit", decides(context, section, config.heldout_digest)) as kept:
-        rows = KeptAudit(kept, context) if kept.on else None
-        write_audit(
-            f"Audit of {accepted.parent.name}",
-            source,
-            context,
-            section,
-            outputs,
-            workers=suitable(tokens),
-            kept=rows,
-            latencies=latencies,
-        )
+    write_audit(
+        f"Audit of {accepted.parent.name}",
+        source,
+        context,
+        section,
+        outputs,
+        workers=suitable(tokens),
+        latencies=latencies,
+    )

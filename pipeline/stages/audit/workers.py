@@ -20,7 +20,6 @@ from pipeline.stages.audit.inputs.context import Context, make_context
 from pipeline.stages.audit.inputs.endpoints import Endpoints
 from pipeline.stages.audit.inputs.heldout import Heldout
 from pipeline.stages.audit.inputs.source import Rows, Source
-from pipeline.stages.audit.kept import Fresh, KeptAudit, told_of
 from pipeline.stages.audit.sketch import Sketch, in_memory
 
 WORTH_IT = 2 << 20
@@ -78,21 +77,11 @@ def _rebuild(setup: _Setup) -> None:
 
 
 def _examine(rows: Rows) -> Part:
-    return _examined(rows)[1]
-
-
-def _examine_to_keep(rows: Rows) -> Fresh:
-    batch, part = _examined(rows)
-    return Fresh(part, told_of(batch, part))
-
-
-def _examined(rows: Rows) -> tuple[Batch, Part]:
     global _threaded
     assert _here is not None
     context, section = _here
     _threaded = True
-    batch = rows.to_batch(context)
-    return batch, examine(batch, section)
+    return examine(rows.to_batch(context), section)
 
 
 def _pool(context: Context, section: AuditSection, workers: int) -> ProcessPoolExecutor:
@@ -121,10 +110,8 @@ def sketches(others: Iterable[tuple[str, Batch]], section: AuditSection) -> list
     return [in_memory(name, batches) for name, batches in found.items()]
 
 
-def parts(
-    source: Source, context: Context, section: AuditSection, workers: int, kept: KeptAudit | None = None
-) -> Iterator[Part]:
-    """Parts of all batches, in row order; what ``kept`` has of a row is taken from there.
+def parts(source: Source, context: Context, section: AuditSection, workers: int) -> Iterator[Part]:
+    """Parts of all batches, in row order.
 
     Raises:
         AerieError: a worker died.
@@ -133,13 +120,6 @@ def parts(
     _work_with(context, section)
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(_pool(context, section, workers)) if workers > 1 else None
-        if kept is None:
-            yield from (
-                part
-                for _, part in where_needed(pool, _examine, ((None, rows) for rows in source.rows()), _AHEAD * workers)
-                if part is not None
-            )
-            return
-        for pending, fresh in where_needed(pool, _examine_to_keep, kept.look(source.rows()), _AHEAD * workers):
-            yield kept.part(pending, fresh)
-        kept.close()
+        for _, part in where_needed(pool, _examine, ((None, rows) for rows in source.rows()), _AHEAD * workers):
+            assert part is not None  # every batch was handed over to be examined
+            yield part
