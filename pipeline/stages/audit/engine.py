@@ -11,7 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.formats.schema.findings import Finding
-from pipeline.stages.audit.checks.catalog import CHECKS, Across, Check, Complaint
+from pipeline.stages.audit.checks.catalog import CHECKS
+from pipeline.stages.audit.checks.check import Complaint, DatasetCheck, RowCheck
 from pipeline.stages.audit.config import AuditSection, CheckSection
 from pipeline.stages.audit.decision.admission import left_out
 from pipeline.stages.audit.decision.stats import Stats, known
@@ -26,7 +27,7 @@ _LONGEST = 400
 """Characters of a message: what a provider said may be of any length."""
 _LATE = 1024
 """Findings of checks across rows that are handed on at a time."""
-_PLACES = {name: place for place, name in enumerate(CHECKS)}
+_PLACES = {check.name: place for place, check in enumerate(CHECKS)}
 
 
 @dataclass
@@ -41,7 +42,7 @@ class CheckCount:
 class Tally:
     """What remains of all rows: a few bytes of each. Every row is in exactly one of `accepted` and `left_out`."""
 
-    checks: dict[str, CheckCount] = field(default_factory=lambda: {name: CheckCount() for name in CHECKS})
+    checks: dict[str, CheckCount] = field(default_factory=lambda: {check.name: CheckCount() for check in CHECKS})
     stats: Stats = field(default_factory=Stats)
     samples: Samples = field(default_factory=Samples)
     failed: NDArray[np.int16] = field(default_factory=lambda: np.zeros(0, dtype=np.int16))
@@ -63,9 +64,9 @@ class Tally:
         return int(self.keep.sum())
 
 
-def active(section: AuditSection) -> Iterator[tuple[Check | Across, CheckSection]]:
+def active(section: AuditSection) -> Iterator[tuple[RowCheck | DatasetCheck, CheckSection]]:
     """Give the checks that are on, with their settings, in the order of the registry."""
-    for check in CHECKS.values():
+    for check in CHECKS:
         settings = section.check(check.name)
         if settings.severity != "off":
             yield check, settings
@@ -83,7 +84,7 @@ def findings_of(batch: Batch, section: AuditSection) -> list[RowFinding]:
     found = [
         (complaint.row, to_finding(check.name, settings, complaint, batch.ids[complaint.row]))
         for check, settings in active(section)
-        if isinstance(check, Check)
+        if isinstance(check, RowCheck)
         for complaint in check.run(batch, settings)
     ]
     return sorted(found, key=lambda item: item[0])
@@ -104,7 +105,9 @@ class Part:
 def sketch_of(batch: Batch, section: AuditSection) -> pa.RecordBatch:
     """What the checks across rows keep of a batch."""
     facts = {
-        check.column: check.facts(batch, settings) for check, settings in active(section) if isinstance(check, Across)
+        check.column: check.facts(batch, settings)
+        for check, settings in active(section)
+        if isinstance(check, DatasetCheck)
     }
     return to_sketch(batch.table.column("id"), facts)
 
@@ -137,7 +140,7 @@ def compare(tally: Tally, sketches: Sequence[Sketch], section: AuditSection, wri
     names = Names(sketches)
     before = sum(sketch.rows for sketch in sketches[:-1])
     for check, settings in active(section):
-        if not isinstance(check, Across):
+        if not isinstance(check, DatasetCheck):
             continue
         complaints = (
             complaint

@@ -11,7 +11,8 @@ import pyarrow as pa
 from pipeline.core.tables import write_rows
 from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
 from pipeline.model.tokenizer.loading import Tokenizer
-from pipeline.stages.audit.checks.catalog import CHECKS, Across, Complaint
+from pipeline.stages.audit.checks.catalog import BY_NAME
+from pipeline.stages.audit.checks.check import Complaint, DatasetCheck
 from pipeline.stages.audit.config import AuditSection
 from pipeline.stages.audit.inputs.batch import Batch
 from pipeline.stages.audit.inputs.context import Context
@@ -96,8 +97,8 @@ def batch(
 def complaints(name: str, rows: Batch, **settings: Any) -> list[Complaint]:
     """What one check says, with its default thresholds but for ``settings``."""
     section = AuditSection().check(name).model_copy(update=settings)
-    check = CHECKS[name]
-    if isinstance(check, Across):
+    check = BY_NAME[name]
+    if isinstance(check, DatasetCheck):
         return list(check.run(check.facts(rows, section), rows.ids.__getitem__, section))
     return list(check.run(rows, section))
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.formats.schema.tokens import Segment, TokenRow
 from pipeline.model.tokenizer.loading import Tokenizer
-from pipeline.stages.audit.checks.catalog import CHECKS
+from pipeline.stages.audit.checks.catalog import BY_NAME
 from pipeline.stages.audit.config import ExpectSection, TokenPrice
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.endpoints import Endpoints
@@ -358,7 +358,7 @@ def planted_faults_are_found(context: Context, tokenizer: Tokenizer, name: str) 
         assert case.says in mine[0].message, mine
 
 
-@pytest.mark.parametrize("name", list(CHECKS))
+@pytest.mark.parametrize("name", list(BY_NAME))
 def test_each_planted_fault_is_found_in_its_row_at_its_position(
     context: Context, tokenizer: Tokenizer, name: str
 ) -> None:
@@ -366,8 +366,8 @@ def test_each_planted_fault_is_found_in_its_row_at_its_position(
 
 
 def test_every_check_has_a_planted_fault(tokenizer: Tokenizer) -> None:
-    assert set(all_cases(tokenizer)) == set(CHECKS)
-    assert set(SEVEN) < set(CHECKS)
+    assert set(all_cases(tokenizer)) == set(BY_NAME)
+    assert set(SEVEN) < set(BY_NAME)
 
 
 def usage_of(row: TokenRow) -> dict[str, Any]:
@@ -570,7 +570,7 @@ def limits_are_kept(context: Context, tokenizer: Tokenizer, name: str) -> None:
         assert [complaint for complaint in complaints(name, given, **settings) if complaint.row == 2] == [], case
 
 
-@pytest.mark.parametrize("name", list(CHECKS))
+@pytest.mark.parametrize("name", list(BY_NAME))
 def test_a_row_right_at_a_limit_or_outside_a_check_is_no_finding(
     context: Context, tokenizer: Tokenizer, name: str
 ) -> None:
@@ -598,4 +598,4 @@ def clean_rows_are_silent(context: Context, tokenizer: Tokenizer, count: int, na
 
 @pytest.mark.slow
 def test_ten_thousand_clean_rows_raise_no_alarm(context: Context, tokenizer: Tokenizer) -> None:
-    clean_rows_are_silent(context, tokenizer, 10_000 // SHARE, list(CHECKS))
+    clean_rows_are_silent(context, tokenizer, 10_000 // SHARE, list(BY_NAME))

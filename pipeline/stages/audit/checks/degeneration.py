@@ -5,14 +5,13 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from pipeline.stages.audit.checks.registry import Complaint, check
+from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import CompressionSection, LanguageSection, LoopSection, RepeatSection
 from pipeline.stages.audit.inputs.batch import Batch
 from pipeline.stages.audit.inputs.grams import Hashes, gram_hashes
 from pipeline.stages.audit.inputs.scripts import script_shares
 
 
-@check("token_loop", "No token stands many times in a row.")
 def token_loop(batch: Batch, settings: LoopSection) -> Iterator[Complaint]:
     values = batch.completion.values
     again = np.flatnonzero(values[1:] == values[:-1]) + 1
@@ -42,7 +41,6 @@ def _seem_repeated(batch: Batch, settings: RepeatSection) -> list[int]:
     return rows
 
 
-@check("repeated_ngrams", "Only a small share of the answer's n-grams stood in it before.")
 def repeated_ngrams(batch: Batch, settings: RepeatSection) -> Iterator[Complaint]:
     for row in _seem_repeated(batch, settings):
         hashes = gram_hashes(batch.completion[row], settings.n)
@@ -64,7 +62,6 @@ def _at_least_distinct(hashes: Hashes) -> int:
     return int(np.count_nonzero(table))
 
 
-@check("compression", "The answer's text does not shrink far more than text does.")
 def compression(batch: Batch, settings: CompressionSection) -> Iterator[Complaint]:
     codec = pa.Codec("lz4_raw")
     for row, runs in enumerate(batch.runs):
@@ -75,7 +72,6 @@ def compression(batch: Batch, settings: CompressionSection) -> Iterator[Complain
                 yield Complaint(row, None, f"{len(data)} bytes of text shrink {ratio:.1f} times")
 
 
-@check("language", "The answer is written in a script that the prompt uses.")
 def language(batch: Batch, settings: LanguageSection) -> Iterator[Complaint]:
     for row in np.flatnonzero(batch.present).tolist():
         if batch.contents[row].isascii() and batch.prompt_texts[row].isascii():

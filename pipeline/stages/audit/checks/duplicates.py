@@ -8,7 +8,7 @@ import numpy as np
 import rensa
 from numpy.typing import NDArray
 
-from pipeline.stages.audit.checks.registry import Complaint, across
+from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import CheckSection, DuplicateSection, NearDuplicateSection
 from pipeline.stages.audit.inputs.batch import Batch, Ragged
 from pipeline.stages.audit.inputs.grams import hash_bytes, mix
@@ -59,13 +59,11 @@ def completion_hashes(batch: Batch, settings: DuplicateSection) -> NDArray[np.ui
     return _hashes(batch.completion, settings.min_tokens)
 
 
-@across("duplicate_prompts", "No other row has the same prompt.", "prompt", prompt_hashes)
 def duplicate_prompts(facts: NDArray[Any], name: Names, _settings: CheckSection) -> Iterator[Complaint]:
     for row, first in _each(*repeats(facts)):
         yield Complaint(row, None, f"same prompt as {name(first)}")
 
 
-@across("duplicate_completions", "No other row has the same answer.", "completion", completion_hashes)
 def duplicate_completions(facts: NDArray[Any], name: Names, _settings: DuplicateSection) -> Iterator[Complaint]:
     for row, first in _each(*repeats(facts)):
         yield Complaint(row, None, f"same answer as {name(first)}")
@@ -119,12 +117,6 @@ def near_pairs(
     return rows, best[rows], alike[rows]
 
 
-_NEAR = (
-    "No other row has almost the same answer: the share of common n-grams, estimated by MinHash, stays below the limit."
-)
-
-
-@across("near_duplicates", _NEAR, "signature", signatures)
 def near_duplicates(facts: NDArray[Any], name: Names, settings: NearDuplicateSection) -> Iterator[Complaint]:
     for row, first, similarity in _each(*near_pairs(facts, settings)):
         yield Complaint(row, None, f"about {similarity:.0%} the same {settings.n}-grams as {name(first)}")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.stages.audit.checks.registry import Complaint, check
+from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import CheckSection, CountSection
 from pipeline.stages.audit.inputs.batch import Batch
 from pipeline.stages.audit.inputs.context import CONTROL, REPLACEMENT
@@ -30,7 +30,6 @@ STRUCTURAL = {
 """Kinds of segment that are exactly one special token."""
 
 
-@check("ids_in_vocabulary", "Every id, of prompt and answer, is a row of the model's embedding.")
 def ids_in_vocabulary(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     size = batch.context.record.vocab_size
     for part, ragged in (("prompt", batch.prompt), ("answer", batch.completion)):
@@ -43,10 +42,6 @@ def ids_in_vocabulary(batch: Batch, _settings: CheckSection) -> Iterator[Complai
             yield Complaint(int(rows[first]), position if part == "answer" else None, message)
 
 
-@check(
-    "special_ids",
-    "Special ids in the answer are those of the chat format's answers; no reserved, unnamed or prompt-only id occurs.",
-)
 def special_ids(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     context, values = batch.context, batch.completion.values
     admitted = [token for role, _ in context.record.roles if (token := context.role(role)) is not None]
@@ -87,9 +82,6 @@ def _odd_segments(batch: Batch) -> list[int]:
     return found
 
 
-@check(
-    "segments", "The segments cover the answer without gaps, structural ids stand alone, and no text segment holds one."
-)
 def segments(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row in _odd_segments(batch):
         ids, base = batch.completion[row], batch.completion.starts[row]
@@ -119,10 +111,6 @@ def segments(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
                 yield Complaint(row, at, f"the segments end at {at}, the answer at {len(ids)}")
 
 
-@check(
-    "valid_utf8",
-    "The bytes of the answer's tokens are UTF-8 (an answer cut by the token limit may end inside a character).",
-)
 def valid_utf8(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, runs in enumerate(batch.runs):
         for run in runs:
@@ -168,11 +156,9 @@ def _characters(
             yield Complaint(row, position, f"{found} {what}")
 
 
-@check("replacement_characters", "The answer has no U+FFFD, the mark of bytes that some server could not decode.")
 def replacement_characters(batch: Batch, settings: CountSection) -> Iterator[Complaint]:
     return _characters(batch, REPLACEMENT, _REPLACEMENT, "replacement characters (U+FFFD)", settings)
 
 
-@check("control_characters", "The answer has no control characters but tab and line ends.")
 def control_characters(batch: Batch, settings: CountSection) -> Iterator[Complaint]:
     return _characters(batch, CONTROL, _CONTROL, "control characters", settings)

@@ -10,7 +10,7 @@ from jsonschema import Draft202012Validator, SchemaError
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from pipeline.stages.audit.checks.registry import Complaint, check
+from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import CheckSection
 from pipeline.stages.audit.inputs.batch import Batch
 from pipeline.stages.audit.inputs.calls import Call
@@ -41,10 +41,6 @@ def parse(text: str) -> Any:
         return math.nan
 
 
-@check(
-    "tool_markup",
-    "The tool tokens stand in the order of the chat format: section, calls with arguments, end of section.",
-)
 def tool_markup(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, markup in enumerate(batch.markup):
         if markup.fault is not None:
@@ -56,7 +52,6 @@ def tool_markup(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
             )
 
 
-@check("tool_json", "The arguments of every tool call are a JSON object.")
 def tool_json(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, call in _calls(batch):
         if not isinstance(parse(call.arguments), dict):
@@ -67,7 +62,6 @@ def tool_json(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
             )
 
 
-@check("tool_name", "Every tool call names a function that the request offered.")
 def tool_name(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, call in _calls(batch):
         known = offered(batch.prompts[row])
@@ -75,7 +69,6 @@ def tool_name(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
             yield Complaint(row, call.position, f"calls {call.name[:60]!r}; offered were {sorted(known)[:10]}")
 
 
-@check("tool_schema", "The arguments of every tool call are valid against the schema that the request offered.")
 def tool_schema(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, call in _calls(batch):
         schema = (offered(batch.prompts[row]) or {}).get(call.name or "")
@@ -117,7 +110,6 @@ def schema_fault(schema: bytes, value: Any) -> str | None:
     return f"{faults[0].json_path}: {faults[0].message[:160]}" if faults else None
 
 
-@check("tool_ids", "Every call's id has the target's form, and the numbers go on from those in the conversation.")
 def tool_ids(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     form = batch.context.record.tool_id_format
     if form is None:

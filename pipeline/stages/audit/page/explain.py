@@ -7,7 +7,7 @@ from typing import Any
 from pipeline.core.errors import InputError
 from pipeline.core.html.markup import visible
 from pipeline.formats.schema.findings import Finding
-from pipeline.stages.audit.checks.catalog import Across
+from pipeline.stages.audit.checks.check import DatasetCheck
 from pipeline.stages.audit.config import AuditSection
 from pipeline.stages.audit.engine import active, findings_of, sketch_of, to_finding
 from pipeline.stages.audit.inputs.batch import Batch
@@ -45,7 +45,7 @@ def _across(sketch: Sketch, section: AuditSection, row: int, row_id: str) -> Ite
     """Findings of the checks across rows about one row."""
     names = Names([sketch])
     for check, settings in active(section):
-        if isinstance(check, Across):
+        if isinstance(check, DatasetCheck):
             complaints = check.run(facts_of([sketch], check.column), names, settings)
             yield from (
                 to_finding(check.name, settings, complaint, row_id) for complaint in complaints if complaint.row == row

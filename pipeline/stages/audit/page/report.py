@@ -10,7 +10,7 @@ from pipeline.core.html.blocks import Cell, badge, cards, facts, fold, money, nu
 from pipeline.core.html.frame import page
 from pipeline.core.html.markup import Html, join, tag
 from pipeline.core.html.plots import bars, histogram, signed_histogram, stacked
-from pipeline.stages.audit.checks.catalog import CHECKS
+from pipeline.stages.audit.checks.catalog import BY_NAME
 from pipeline.stages.audit.engine import Tally
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.latency import Latencies
@@ -127,7 +127,7 @@ def checks(summary: dict[str, Any], tally: Tally) -> Html:
         ]
         state = "off" if severity == "off" else severity if counted["rows"] else "ok"
         kinds.append(f"{state} {severity}")
-        what = join(tag("b", name), tag("span", CHECKS[name].text, class_="soft what"))
+        what = join(tag("b", name), tag("span", BY_NAME[name].sentence, class_="soft what"))
         first = tag("span", *(join(" ", link) for link in links), class_="small mono")
         lines.append(
             (
