@@ -8,7 +8,7 @@ from pipeline.core.html.blocks import Cell, badge, cards, facts, money, number, 
 from pipeline.core.html.frame import page
 from pipeline.core.html.markup import Html, join, tag
 from pipeline.core.html.plots import bars, lines, stacked
-from pipeline.project.report.gather import Build, Dataset
+from pipeline.project.report.gather import Build, BuiltDataset
 from pipeline.project.report.overlap import Overlap
 
 EVIDENCE = ("ids", "logprobs", "count", "text", "none")
@@ -31,7 +31,7 @@ def report(build: Build, overlaps: Overlaps) -> str:
     )
 
 
-def word(dataset: Dataset) -> str:
+def word(dataset: BuiltDataset) -> str:
     """Verdict of a dataset in a word."""
     return "not audited" if dataset.audit is None else str(dataset.audit["gate"]["verdict"])
 

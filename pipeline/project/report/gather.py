@@ -11,7 +11,7 @@ from pipeline.graph import STAGES, Stage
 
 
 @dataclass(frozen=True)
-class Dataset:
+class BuiltDataset:
     """One dataset's small files."""
 
     name: str
@@ -32,7 +32,7 @@ class Build:
     """A build's small files."""
 
     config: dict[str, Any]
-    datasets: list[Dataset]
+    datasets: list[BuiltDataset]
     made: dict[str, bool]
     """Stages of the whole build."""
     evaluation: dict[str, Any] | None
@@ -100,7 +100,7 @@ def gather(root: Path) -> Build | None:
     for name in config.get("names", []):
         folder = build / name
         datasets.append(
-            Dataset(
+            BuiltDataset(
                 name=name,
                 audit=audit_summary(folder / "audit" / "summary.json"),
                 generate=small(folder / "generate.json"),

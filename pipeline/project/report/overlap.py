@@ -14,7 +14,7 @@ from pipeline.formats.schema.sketch import SCHEMA
 from pipeline.project.report.gather import Build
 from pipeline.stages.audit.checks.duplicates import near_pairs, repeats
 from pipeline.stages.audit.config import NearDuplicateSection
-from pipeline.stages.audit.sketch import Names, Sketch, facts_of, in_memory
+from pipeline.stages.audit.sketch import RowNames, Sketch, facts_of, in_memory
 
 EXAMPLES = 3
 
@@ -62,7 +62,7 @@ def accepted_sketch(name: str, sketch: Path, accepted: Path) -> Sketch:
 
 def overlaps(sketches: list[Sketch], section: NearDuplicateSection) -> dict[tuple[str, str], Overlap]:
     """What each two datasets have in common, in the order of the sketches; pairs with nothing in common are left out."""
-    names = Names(sketches)
+    names = RowNames(sketches)
     starts = np.cumsum([0, *(sketch.rows for sketch in sketches)])
     order = [sketch.name for sketch in sketches]
     found: dict[tuple[str, str], Overlap] = {}

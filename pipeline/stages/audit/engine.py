@@ -15,10 +15,10 @@ from pipeline.stages.audit.checks.catalog import CHECKS
 from pipeline.stages.audit.checks.check import Complaint, DatasetCheck, RowCheck
 from pipeline.stages.audit.config import AuditSection, CheckSection
 from pipeline.stages.audit.decision.admission import left_out
-from pipeline.stages.audit.decision.stats import Stats, known
+from pipeline.stages.audit.decision.stats import Stats, counted_name
 from pipeline.stages.audit.inputs.batch import Batch
 from pipeline.stages.audit.page.samples import Samples
-from pipeline.stages.audit.sketch import Names, Sketch, facts_of, to_sketch
+from pipeline.stages.audit.sketch import RowNames, Sketch, facts_of, to_sketch
 
 Write = Callable[[list[dict[str, Any]]], None]
 RowFinding = tuple[int, Finding]
@@ -39,7 +39,7 @@ class CheckCount:
 
 
 @dataclass
-class Tally:
+class AuditTally:
     """What remains of all rows: a few bytes of each. Every row is in exactly one of `accepted` and `left_out`."""
 
     checks: dict[str, CheckCount] = field(default_factory=lambda: {check.name: CheckCount() for check in CHECKS})
@@ -91,7 +91,7 @@ def findings_of(batch: Batch, section: AuditSection) -> list[RowFinding]:
 
 
 @dataclass
-class Part:
+class BatchResult:
     """What one batch adds, ready to be merged in row order; the batch itself is not kept."""
 
     found: list[RowFinding]
@@ -112,18 +112,18 @@ def sketch_of(batch: Batch, section: AuditSection) -> pa.RecordBatch:
     return to_sketch(batch.table.column("id"), facts)
 
 
-def examine(batch: Batch, section: AuditSection) -> Part:
+def examine(batch: Batch, section: AuditSection) -> BatchResult:
     """Do everything that one batch alone can tell: pure, so that batches may be examined anywhere, in any order."""
     found = findings_of(batch, section)
     stats, samples = Stats(), Samples()
     stats.add(batch, found)
     samples.add(batch, found)
-    return Part(found, stats, samples, sketch_of(batch, section))
+    return BatchResult(found, stats, samples, sketch_of(batch, section))
 
 
-def gather(parts: Iterable[Part], write: Write, keep: Callable[[pa.RecordBatch], None]) -> Tally:
+def gather(parts: Iterable[BatchResult], write: Write, keep: Callable[[pa.RecordBatch], None]) -> AuditTally:
     """Merge parts, in row order; hand findings to ``write`` as rows of schema/findings.py, and what rows are compared by to ``keep``."""
-    tally, failed = Tally(), []
+    tally, failed = AuditTally(), []
     for part in parts:
         write([finding.to_row() for _row, finding in part.found])
         keep(part.sketch)
@@ -135,9 +135,9 @@ def gather(parts: Iterable[Part], write: Write, keep: Callable[[pa.RecordBatch],
     return tally
 
 
-def compare(tally: Tally, sketches: Sequence[Sketch], section: AuditSection, write: Write) -> None:
+def compare(tally: AuditTally, sketches: Sequence[Sketch], section: AuditSection, write: Write) -> None:
     """Run the checks across rows over the rows of all sketches, the audited one last: complaints about the others' rows are not ours to make."""
-    names = Names(sketches)
+    names = RowNames(sketches)
     before = sum(sketch.rows for sketch in sketches[:-1])
     for check, settings in active(section):
         if not isinstance(check, DatasetCheck):
@@ -157,7 +157,7 @@ def compare(tally: Tally, sketches: Sequence[Sketch], section: AuditSection, wri
             tally.samples.add_examples(found)
 
 
-def _count(tally: Tally, found: list[RowFinding], failed: NDArray[np.int16]) -> None:
+def _count(tally: AuditTally, found: list[RowFinding], failed: NDArray[np.int16]) -> None:
     """Count findings, and note in ``failed`` the rows' first errors; no check's findings about a row may come in two calls."""
     for row, finding in found:
         tally.checks[finding.check].findings += 1
@@ -167,7 +167,7 @@ def _count(tally: Tally, found: list[RowFinding], failed: NDArray[np.int16]) -> 
         tally.checks[check].rows += rows
 
 
-def decide(tally: Tally, section: AuditSection) -> None:
+def decide(tally: AuditTally, section: AuditSection) -> None:
     """Accept each row or count why not; rows of the same status, reason and failed check at once."""
     pairs, standing = tally.stats.standing()
     places = len(_PLACES) + 1
@@ -182,5 +182,5 @@ def decide(tally: Tally, section: AuditSection) -> None:
         taken[kind] = why is None
         tally.rows_with_error += int(counts[kind]) if status != "reject" and place else 0
         if why is not None:
-            tally.left_out[known(tally.left_out, why)] += int(counts[kind])
+            tally.left_out[counted_name(tally.left_out, why)] += int(counts[kind])
     tally.keep = taken[kind_of]

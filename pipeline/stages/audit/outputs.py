@@ -16,7 +16,7 @@ from pipeline.formats.schema.tokens import SCHEMA as TOKENS
 from pipeline.stages.audit.config import AuditSection
 from pipeline.stages.audit.decision.summary import summarize
 from pipeline.stages.audit.decision.verdict import judge
-from pipeline.stages.audit.engine import Tally, compare, decide, gather
+from pipeline.stages.audit.engine import AuditTally, compare, decide, gather
 from pipeline.stages.audit.inputs.batch import Batch
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.fit import check_fit
@@ -104,7 +104,7 @@ def write_audit(
     return summary
 
 
-def write_accepted(source: Source, tally: Tally, path: Path) -> None:
+def write_accepted(source: Source, tally: AuditTally, path: Path) -> None:
     """Read the rows once more and write those that training may use."""
     start = 0
     with writing_table(path, TOKENS) as accepted:
@@ -113,7 +113,7 @@ def write_accepted(source: Source, tally: Tally, path: Path) -> None:
             start += table.num_rows
 
 
-def lengths_csv(tally: Tally) -> str:
+def lengths_csv(tally: AuditTally) -> str:
     """Rows by length of the answer, in steps of a quarter of a doubling: the same edges for every dataset, so that plots can be laid over each other."""
     lengths = tally.stats.lengths
     steps = np.floor(np.log2(np.maximum(lengths[lengths > 0], 1)) * 4).astype(np.int64)

@@ -82,7 +82,7 @@ def facts_of(sketches: Sequence[Sketch], column: str) -> Facts:
     return found
 
 
-class Names:
+class RowNames:
     """Ids of all rows of some sketches; read when the first is asked for."""
 
     def __init__(self, sketches: Sequence[Sketch]) -> None:

@@ -14,7 +14,7 @@ from pipeline.core.process.runner import begin_worker
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.loading import load_tokenizer
 from pipeline.stages.audit.config import AuditSection, ExpectSection
-from pipeline.stages.audit.engine import Part, examine, sketch_of
+from pipeline.stages.audit.engine import BatchResult, examine, sketch_of
 from pipeline.stages.audit.inputs.batch import Batch
 from pipeline.stages.audit.inputs.context import Context, make_context
 from pipeline.stages.audit.inputs.endpoints import Endpoints
@@ -76,7 +76,7 @@ def _rebuild(setup: _Setup) -> None:
     _inherit(context, setup.section)
 
 
-def _examine(rows: Rows) -> Part:
+def _examine(rows: Rows) -> BatchResult:
     global _threaded
     assert _here is not None
     context, section = _here
@@ -110,7 +110,7 @@ def sketches(others: Iterable[tuple[str, Batch]], section: AuditSection) -> list
     return [in_memory(name, batches) for name, batches in found.items()]
 
 
-def parts(source: Source, context: Context, section: AuditSection, workers: int) -> Iterator[Part]:
+def parts(source: Source, context: Context, section: AuditSection, workers: int) -> Iterator[BatchResult]:
     """Parts of all batches, in row order.
 
     Raises:

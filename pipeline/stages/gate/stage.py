@@ -14,7 +14,7 @@ class Config(Section):
     """The gate decides nothing: the verdict is the audit's."""
 
 
-class Gate(Section):
+class RecordedVerdict(Section):
     """The part of the audit's summary that the gate acts on."""
 
     verdict: Literal["go", "no-go"]
@@ -31,7 +31,7 @@ def run(config: Config, *, summary: Path, verdict: Path) -> None:  # noqa: ARG00
     """
     document = read_json(summary)
     try:
-        gate = Gate.model_validate(document["gate"])
+        gate = RecordedVerdict.model_validate(document["gate"])
         accepted, rows = int(document["accepted"]), int(document["rows"])
     except (ValidationError, KeyError, TypeError, ValueError) as error:
         raise ArtifactError(f"{summary}: no verdict of an audit in it; run `dvc repro` to make it anew") from error

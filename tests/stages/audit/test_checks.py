@@ -11,9 +11,9 @@ from pipeline.formats.schema.tokens import Segment, TokenRow
 from pipeline.model.tokenizer.loading import Tokenizer
 from pipeline.stages.audit.checks.catalog import BY_NAME
 from pipeline.stages.audit.config import ExpectSection, TokenPrice
+from pipeline.stages.audit.features.grams import gram_hashes, sequence_hash
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.endpoints import Endpoints
-from pipeline.stages.audit.inputs.grams import gram_hashes, sequence_hash
 from pipeline.stages.audit.inputs.heldout import Heldout
 from tests.conftest import SHARE
 from tests.stages.audit.rows import (

@@ -11,7 +11,7 @@ from pipeline.core.tables import writing_table
 from pipeline.formats.schema.sketch import SCHEMA
 from pipeline.stages.audit.checks.duplicates import near_pairs, repeats
 from pipeline.stages.audit.config import NearDuplicateSection
-from pipeline.stages.audit.sketch import Names, facts_of, in_file, in_memory, to_sketch
+from pipeline.stages.audit.sketch import RowNames, facts_of, in_file, in_memory, to_sketch
 
 SECTION = NearDuplicateSection(severity="info", permutations=32, bands=16)
 
@@ -61,7 +61,7 @@ def test_a_sketch_in_a_file_and_one_in_memory_give_the_same_facts_and_names(tmp_
     for column, values in facts.items():
         assert (facts_of(sketches, column) == np.concatenate([values, values])).all()
     assert not facts_of(sketches, "completion").any()
-    names = Names(sketches)
+    names = RowNames(sketches)
     assert [names(row) for row in (1, 4, 5)] == ["other:b", "b", "c"]
 
 

@@ -6,8 +6,8 @@ import numpy as np
 
 from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import ContaminationSection
+from pipeline.stages.audit.features.grams import sequence_hash
 from pipeline.stages.audit.inputs.batch import Batch
-from pipeline.stages.audit.inputs.grams import sequence_hash
 from pipeline.stages.audit.inputs.heldout import question, to_ids
 
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 
 from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import CompressionSection, LanguageSection, LoopSection, RepeatSection
+from pipeline.stages.audit.features.grams import Hashes, gram_hashes
+from pipeline.stages.audit.features.scripts import script_shares
 from pipeline.stages.audit.inputs.batch import Batch
-from pipeline.stages.audit.inputs.grams import Hashes, gram_hashes
-from pipeline.stages.audit.inputs.scripts import script_shares
 
 
 def token_loop(batch: Batch, settings: LoopSection) -> Iterator[Complaint]:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import CheckSection, DuplicateSection, NearDuplicateSection
+from pipeline.stages.audit.features.grams import hash_bytes, mix
 from pipeline.stages.audit.inputs.batch import Batch, Ragged
-from pipeline.stages.audit.inputs.grams import hash_bytes, mix
 
-Names = Callable[[int], str]
+NameOf = Callable[[int], str]
 _SEED = 0
 _NONE = 0
 """Fact of a row that has nothing to compare."""
@@ -59,12 +59,12 @@ def completion_hashes(batch: Batch, settings: DuplicateSection) -> NDArray[np.ui
     return _hashes(batch.completion, settings.min_tokens)
 
 
-def duplicate_prompts(facts: NDArray[Any], name: Names, _settings: CheckSection) -> Iterator[Complaint]:
+def duplicate_prompts(facts: NDArray[Any], name: NameOf, _settings: CheckSection) -> Iterator[Complaint]:
     for row, first in _each(*repeats(facts)):
         yield Complaint(row, None, f"same prompt as {name(first)}")
 
 
-def duplicate_completions(facts: NDArray[Any], name: Names, _settings: DuplicateSection) -> Iterator[Complaint]:
+def duplicate_completions(facts: NDArray[Any], name: NameOf, _settings: DuplicateSection) -> Iterator[Complaint]:
     for row, first in _each(*repeats(facts)):
         yield Complaint(row, None, f"same answer as {name(first)}")
 
@@ -117,6 +117,6 @@ def near_pairs(
     return rows, best[rows], alike[rows]
 
 
-def near_duplicates(facts: NDArray[Any], name: Names, settings: NearDuplicateSection) -> Iterator[Complaint]:
+def near_duplicates(facts: NDArray[Any], name: NameOf, settings: NearDuplicateSection) -> Iterator[Complaint]:
     for row, first, similarity in _each(*near_pairs(facts, settings)):
         yield Complaint(row, None, f"about {similarity:.0%} the same {settings.n}-grams as {name(first)}")

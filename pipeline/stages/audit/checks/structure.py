@@ -10,8 +10,8 @@ import numpy as np
 
 from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import CheckSection, RoundTripSection
+from pipeline.stages.audit.features.retokenize import changed
 from pipeline.stages.audit.inputs.batch import Batch
-from pipeline.stages.audit.inputs.retokenize import changed
 
 
 def ends_with_end_token(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:

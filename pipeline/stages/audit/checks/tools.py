@@ -12,11 +12,11 @@ from referencing.exceptions import Unresolvable
 
 from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import CheckSection
+from pipeline.stages.audit.features.call_markup import MarkedCall
 from pipeline.stages.audit.inputs.batch import Batch
-from pipeline.stages.audit.inputs.calls import Call
 
 
-def _calls(batch: Batch) -> Iterator[tuple[int, Call]]:
+def _calls(batch: Batch) -> Iterator[tuple[int, MarkedCall]]:
     return ((row, call) for row, markup in enumerate(batch.markup) for call in markup.calls)
 
 

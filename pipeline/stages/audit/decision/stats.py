@@ -28,17 +28,17 @@ _LONGEST = 160
 def add_names(counter: Counter[str], more: Mapping[str, int]) -> None:
     """Add counts by name, long names cut, and no more than MOST_NAMES of them."""
     for name, count in more.items():
-        counter[known(counter, name)] += count
+        counter[counted_name(counter, name)] += count
 
 
-def known(names: Collection[str], name: str) -> str:
+def counted_name(names: Collection[str], name: str) -> str:
     """Name under which to count: its own while there is room."""
     name = name if len(name) <= _LONGEST else f"{name[:_LONGEST]}\u2026"
     return name if name in names or len(names) < MOST_NAMES else OTHERS
 
 
 @dataclass
-class Provider:
+class ProviderTotals:
     """What one provider's rows add up to."""
 
     rows: int = 0
@@ -64,7 +64,7 @@ class Provider:
     latencies: "array[float]" = field(default_factory=lambda: array("d"))
     models: Counter[str] = field(default_factory=Counter)
 
-    def merge(self, other: "Provider") -> None:
+    def merge(self, other: "ProviderTotals") -> None:
         """Add another part's rows of the same provider."""
         for item in fields(self):
             if item.name == "models":
@@ -95,7 +95,7 @@ class Stats:
     """Over all rows."""
 
     rows: int = 0
-    providers: dict[str, Provider] = field(default_factory=dict)
+    providers: dict[str, ProviderTotals] = field(default_factory=dict)
     finish: Counter[str] = field(default_factory=Counter)
     outliers: list[Outlier] = field(default_factory=list)
     """Rows whose billed and rebuilt tokens differ most, the largest first."""
@@ -133,7 +133,7 @@ class Stats:
         )
         self._standing += [codes[standing] for standing in later._standing]
         for name, provider in later.providers.items():
-            self.providers.setdefault(known(self.providers, name), Provider()).merge(provider)
+            self.providers.setdefault(counted_name(self.providers, name), ProviderTotals()).merge(provider)
 
     def standing(self) -> tuple[list[tuple[str, str | None]], NDArray[np.int64]]:
         """Pairs of status and reason that occur, and which of them each row has, in row order."""
@@ -173,7 +173,7 @@ class Stats:
         )
 
 
-def add_to_providers(providers: dict[str, Provider], batch: Batch, found: list[tuple[int, Finding]]) -> None:
+def add_to_providers(providers: dict[str, ProviderTotals], batch: Batch, found: list[tuple[int, Finding]]) -> None:
     """Add each row of a batch to its provider."""
     rows_of: dict[str, list[int]] = {}
     for row, name in enumerate(batch.column("provider")):
@@ -187,7 +187,7 @@ def add_to_providers(providers: dict[str, Provider], batch: Batch, found: list[t
         row for row, _position in {(row, finding.position) for row, finding in found if finding.check in TOOL_FAULTS}
     )
     for name, rows in rows_of.items():
-        provider = providers.setdefault(known(providers, name), Provider())
+        provider = providers.setdefault(counted_name(providers, name), ProviderTotals())
         provider.rows += len(rows)
         for mark, marked in marks.items():
             setattr(provider, mark, getattr(provider, mark) + sum(row in marked for row in rows))
@@ -198,7 +198,7 @@ def add_to_providers(providers: dict[str, Provider], batch: Batch, found: list[t
         _add_usage(provider, batch, rows)
 
 
-def _add_usage(provider: Provider, batch: Batch, rows: list[int]) -> None:
+def _add_usage(provider: ProviderTotals, batch: Batch, rows: list[int]) -> None:
     """Add what some rows of a provider were known by, were charged, and took."""
     evidence, status, deltas, billed = (
         batch.column(name) for name in ("evidence", "status", "count_delta", "billed_tokens")

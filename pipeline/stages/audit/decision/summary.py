@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.stages.audit.config import AuditSection
-from pipeline.stages.audit.decision.stats import EXACT, Outlier, Provider
-from pipeline.stages.audit.decision.verdict import Verdict
-from pipeline.stages.audit.engine import Tally
+from pipeline.stages.audit.decision.stats import EXACT, Outlier, ProviderTotals
+from pipeline.stages.audit.decision.verdict import AuditVerdict
+from pipeline.stages.audit.engine import AuditTally
 
 _LONGEST = 120
 """Characters of an id or a name."""
@@ -59,7 +59,7 @@ def outlier_line(outlier: Outlier) -> dict[str, Any]:
     }
 
 
-def scorecard(provider: Provider) -> dict[str, Any]:
+def scorecard(provider: ProviderTotals) -> dict[str, Any]:
     """What tells which provider to keep; None where nothing was there to measure."""
     held = provider.rows - provider.status["reject"]
     return {
@@ -86,7 +86,7 @@ def scorecard(provider: Provider) -> dict[str, Any]:
 
 
 def summarize(
-    tally: Tally, section: AuditSection, verdict: Verdict, quantizations: Mapping[str, list[str]]
+    tally: AuditTally, section: AuditSection, verdict: AuditVerdict, quantizations: Mapping[str, list[str]]
 ) -> dict[str, Any]:
     """Counts by check, status, evidence and reason; ``accepted`` plus the sum of ``left_out`` is ``rows``."""
     stats = tally.stats

@@ -2,10 +2,10 @@
 
 from pipeline.core.sections import Section
 from pipeline.stages.audit.config import AuditSection
-from pipeline.stages.audit.engine import Tally
+from pipeline.stages.audit.engine import AuditTally
 
 
-class Verdict(Section):
+class AuditVerdict(Section):
     """What the gate stage acts on."""
 
     verdict: str
@@ -14,7 +14,7 @@ class Verdict(Section):
     """Why not; empty for go."""
 
 
-def judge(tally: Tally, section: AuditSection) -> Verdict:
+def judge(tally: AuditTally, section: AuditSection) -> AuditVerdict:
     """Compare the counts with the gate's thresholds and each check's own limit."""
     reasons = []
     gate = section.gate
@@ -31,4 +31,4 @@ def judge(tally: Tally, section: AuditSection) -> Verdict:
             reasons.append(
                 f"{name}: {counted.rows} of {tally.rows} rows ({counted.rows / tally.rows:.1%}); audit.{name}.max_share is {limit:.1%}"
             )
-    return Verdict(verdict="no-go" if reasons else "go", reasons=reasons)
+    return AuditVerdict(verdict="no-go" if reasons else "go", reasons=reasons)

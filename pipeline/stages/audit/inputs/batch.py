@@ -11,11 +11,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.core.tables import flat_lists
-from pipeline.stages.audit.inputs.calls import CALL_ROLES, Markup, read_markup
+from pipeline.stages.audit.features.call_markup import CALL_ROLES, CallMarkup, read_markup
+from pipeline.stages.audit.features.grams import Hashes, gram_hashes
+from pipeline.stages.audit.features.retokenize import TextRun, text_runs
 from pipeline.stages.audit.inputs.context import Context
-from pipeline.stages.audit.inputs.grams import Hashes, gram_hashes
 from pipeline.stages.audit.inputs.response_facts import Answer, read_answer
-from pipeline.stages.audit.inputs.retokenize import Run, text_runs
 
 Ints = NDArray[np.int64]
 _TAIL = 1024
@@ -192,7 +192,7 @@ class Batch:
         return np.asarray(~self.ordinary & (self.completion.values.view(np.uint32) < self.context.record.vocab_size))
 
     @cached_property
-    def runs(self) -> list[list[Run]]:
+    def runs(self) -> list[list[TextRun]]:
         """Stretches of ordinary text in each completion, decoded."""
         return text_runs(self.context, self.completion.values, self.completion.starts, self.ordinary)
 
@@ -202,11 +202,11 @@ class Batch:
         return [read_answer(line) for line in self.responses]
 
     @cached_property
-    def markup(self) -> list[Markup]:
+    def markup(self) -> list[CallMarkup]:
         """Tool calls of each row, read off the ids."""
         roles = [token for role in CALL_ROLES.values() if (token := self.context.role(role)) is not None]
         rows = set(self.completion.where(np.flatnonzero(np.isin(self.completion.values, roles)))[0].tolist())
-        none = Markup([], None)
+        none = CallMarkup([], None)
         return [
             read_markup(self.context, self.completion[row].tolist(), cut=bool(self.cut[row])) if row in rows else none
             for row in range(self.size)

@@ -3,8 +3,8 @@
 import numpy as np
 
 from pipeline.core.errors import InputError
+from pipeline.stages.audit.features.retokenize import changed
 from pipeline.stages.audit.inputs.context import Context
-from pipeline.stages.audit.inputs.retokenize import changed
 from pipeline.stages.audit.inputs.source import Source
 
 MIN_ROWS = 8

@@ -14,7 +14,7 @@ from pipeline.stages.audit.inputs.batch import Batch
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.source import Source
 from pipeline.stages.audit.page.token_view import parts_of
-from pipeline.stages.audit.sketch import Names, Sketch, facts_of, in_memory
+from pipeline.stages.audit.sketch import RowNames, Sketch, facts_of, in_memory
 
 
 def find(source: Source, context: Context, section: AuditSection, row_id: str) -> tuple[Batch, list[Finding]]:
@@ -43,7 +43,7 @@ def find(source: Source, context: Context, section: AuditSection, row_id: str) -
 
 def _across(sketch: Sketch, section: AuditSection, row: int, row_id: str) -> Iterator[Finding]:
     """Findings of the checks across rows about one row."""
-    names = Names([sketch])
+    names = RowNames([sketch])
     for check, settings in active(section):
         if isinstance(check, DatasetCheck):
             complaints = check.run(facts_of([sketch], check.column), names, settings)

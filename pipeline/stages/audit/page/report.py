@@ -11,7 +11,7 @@ from pipeline.core.html.frame import page
 from pipeline.core.html.markup import Html, join, tag
 from pipeline.core.html.plots import bars, histogram, signed_histogram, stacked
 from pipeline.stages.audit.checks.catalog import BY_NAME
-from pipeline.stages.audit.engine import Tally
+from pipeline.stages.audit.engine import AuditTally
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.latency import Latencies
 from pipeline.stages.audit.page.samples import Sample
@@ -28,7 +28,7 @@ _RANK = {"error": 3, "warn": 2, "info": 1, "off": 0}
 
 
 def report(
-    title: str, summary: dict[str, Any], tally: Tally, context: Context, notes: list[str], latencies: Latencies
+    title: str, summary: dict[str, Any], tally: AuditTally, context: Context, notes: list[str], latencies: Latencies
 ) -> str:
     """Whole page; ``notes`` say what the audit could not look at."""
     return page(
@@ -108,7 +108,7 @@ def left_out(summary: dict[str, Any]) -> Html:
     return join(table(heads, gone[:_REASONS], caption=caption), more)
 
 
-def checks(summary: dict[str, Any], tally: Tally) -> Html:
+def checks(summary: dict[str, Any], tally: AuditTally) -> Html:
     """Every check with what it asks, how many rows it found, and where to look."""
     lines, kinds = [], []
     ordered = sorted(
@@ -253,7 +253,7 @@ def milliseconds(values: NDArray[np.float64], share: int) -> Cell:
     return Cell(number(found, 0, " ms") if found < 1000 else number(found / 1000, 2, " s"), round(found, 3))
 
 
-def distributions(tally: Tally, latencies: Latencies) -> Html:
+def distributions(tally: AuditTally, latencies: Latencies) -> Html:
     """Lengths, differences, latencies."""
     stats = tally.stats
     times = np.concatenate([*latencies.values(), np.zeros(0)]).astype(np.int64)
@@ -267,7 +267,7 @@ def distributions(tally: Tally, latencies: Latencies) -> Html:
     )
 
 
-def findings(summary: dict[str, Any], tally: Tally) -> Html:
+def findings(summary: dict[str, Any], tally: AuditTally) -> Html:
     """Give the first findings of each check; the whole list is findings.parquet."""
     lines, kinds = [], []
     for name, found in sorted(tally.samples.examples.items(), key=lambda item: -_RANK[item[1][0].severity]):
@@ -298,7 +298,7 @@ def findings(summary: dict[str, Any], tally: Tally) -> Html:
     )
 
 
-def rows(tally: Tally, context: Context) -> Html:
+def rows(tally: AuditTally, context: Context) -> Html:
     """Give the worst rows, token by token."""
     samples = tally.samples.rows()
     if not samples:

@@ -7,14 +7,14 @@ from typing import Any
 
 import orjson
 
+from pipeline.stages.audit.features.retokenize import decode
 from pipeline.stages.audit.inputs.context import Context
-from pipeline.stages.audit.inputs.retokenize import decode
 
 CALL_ROLES = {"T": "tools_open", "O": "call_open", "A": "call_args", "C": "call_close", "t": "tools_close"}
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class MarkedCall:
     """One tool call as the model wrote it."""
 
     position: int
@@ -31,10 +31,10 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Markup:
+class CallMarkup:
     """The tool tokens of one answer."""
 
-    calls: list[Call]
+    calls: list[MarkedCall]
     fault: int | None
     """Position of the first structural token out of order, or of the last one when something is missing after it."""
 
@@ -49,7 +49,7 @@ def whole_pattern(context: Context) -> tuple[str, str]:
     return f"(?:{call})*", f"(?:{call})*{cut}"
 
 
-def read_markup(context: Context, ids: list[int], *, cut: bool) -> Markup:
+def read_markup(context: Context, ids: list[int], *, cut: bool) -> CallMarkup:
     """Read the tool calls of one answer. ``cut`` allows the answer to stop anywhere."""
     letters = {context.role(role): letter for letter, role in CALL_ROLES.items() if context.role(role) is not None}
     marks = [(letters[token], position) for position, token in enumerate(ids) if token in letters]
@@ -59,10 +59,10 @@ def read_markup(context: Context, ids: list[int], *, cut: bool) -> Markup:
     if not re.fullmatch(prefix if cut else whole, word):
         good = next(length for length in range(len(word), -1, -1) if re.fullmatch(prefix, word[:length]))
         fault = marks[min(good, len(marks) - 1)][1]
-    return Markup(_calls(context, ids, marks), fault)
+    return CallMarkup(_calls(context, ids, marks), fault)
 
 
-def _calls(context: Context, ids: list[int], marks: list[tuple[str, int]]) -> list[Call]:
+def _calls(context: Context, ids: list[int], marks: list[tuple[str, int]]) -> list[MarkedCall]:
     read = _READERS[context.record.chat]
     calls = []
     for number, (letter, position) in enumerate(marks):
@@ -82,7 +82,7 @@ def _text(context: Context, ids: list[int]) -> str:
     return decode(b"".join(context.pieces[token] for token in ids if 0 <= token < size))[0]
 
 
-def _kimi(context: Context, position: int, body: list[int], args: int | None) -> Call:
+def _kimi(context: Context, position: int, body: list[int], args: int | None) -> MarkedCall:
     """``functions.name:0`` then the arguments; or whatever `tool_id_format` says."""
     split = len(body) if args is None else args
     header = _text(context, body[:split]).strip()
@@ -94,10 +94,12 @@ def _kimi(context: Context, position: int, body: list[int], args: int | None) ->
     found = re.fullmatch(pattern, header, re.DOTALL)
     fields = found.groupdict() if found else {}
     index = int(fields["index"]) if fields.get("index") else None
-    return Call(position, fields.get("name"), header, index, _text(context, body[split + 1 :]), position + split + 2)
+    return MarkedCall(
+        position, fields.get("name"), header, index, _text(context, body[split + 1 :]), position + split + 2
+    )
 
 
-def _json_body(context: Context, position: int, body: list[int], _args: int | None) -> Call:
+def _json_body(context: Context, position: int, body: list[int], _args: int | None) -> MarkedCall:
     """``{"name": ..., "arguments": {...}}``."""
     text = _text(context, body)
     try:
@@ -105,27 +107,27 @@ def _json_body(context: Context, position: int, body: list[int], _args: int | No
     except orjson.JSONDecodeError:
         value = None
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        return Call(position, None, text.strip(), None, text, position + 1)
+        return MarkedCall(position, None, text.strip(), None, text, position + 1)
     arguments = value.get("arguments", {})
     try:
         written = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
     except orjson.JSONEncodeError:  # nested deeper than it writes
         written = text
-    return Call(position, value["name"], value["name"], None, written, position + 1)
+    return MarkedCall(position, value["name"], value["name"], None, written, position + 1)
 
 
-def _deepseek(context: Context, position: int, body: list[int], args: int | None) -> Call:
+def _deepseek(context: Context, position: int, body: list[int], args: int | None) -> MarkedCall:
     """``function<sep>name``, then the arguments in a fenced JSON block."""
     split = 0 if args is None else args
     text = _text(context, body[split + 1 :])
     name, _, rest = text.partition("\n")
     fenced = re.fullmatch(r"\s*```json\n(.*?)\n```\s*", rest, re.DOTALL)
-    return Call(
+    return MarkedCall(
         position, name.strip() or None, name.strip(), None, fenced.group(1) if fenced else rest, position + split + 2
     )
 
 
-_READERS: dict[str, Callable[[Context, int, list[int], int | None], Call]] = {
+_READERS: dict[str, Callable[[Context, int, list[int], int | None], MarkedCall]] = {
     "kimi_k25": _kimi,
     "kimi_k2": _kimi,
     "qwen3": _json_body,

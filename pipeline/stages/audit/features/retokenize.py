@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pipeline.stages.audit.inputs.context import Context
 
 
-class Run(NamedTuple):
+class TextRun(NamedTuple):
     """A stretch of ordinary tokens: [start, end) of the row's completion."""
 
     start: int
@@ -43,7 +43,7 @@ def decode(data: bytes) -> tuple[str, int | None]:
 
 def text_runs(
     context: Context, values: NDArray[np.int32], starts: NDArray[np.int64], ordinary: NDArray[np.bool_]
-) -> list[list[Run]]:
+) -> list[list[TextRun]]:
     """Stretches of ordinary tokens of each row of flat ids; ``ordinary`` says which they are."""
     opens = ordinary.copy()
     opens[1:] &= ~ordinary[:-1]
@@ -53,7 +53,7 @@ def text_runs(
     closes[:-1] &= opens[1:] | ~ordinary[1:]
     begins, ends = np.flatnonzero(opens), np.flatnonzero(closes) + 1
     rows = np.searchsorted(starts, begins, side="right") - 1
-    runs: list[list[Run]] = [[] for _ in range(len(starts) - 1)]
+    runs: list[list[TextRun]] = [[] for _ in range(len(starts) - 1)]
     data, bounds = context.bytes_of(values)
     where = zip(
         rows.tolist(),
@@ -66,11 +66,11 @@ def text_runs(
     )
     for row, begin, end, offset, first, last in where:
         piece = data[first:last]
-        runs[row].append(Run(begin - offset, end - offset, values[begin:end], piece, *decode(piece)))
+        runs[row].append(TextRun(begin - offset, end - offset, values[begin:end], piece, *decode(piece)))
     return runs
 
 
-def changed(context: Context, run: Run) -> list[int]:
+def changed(context: Context, run: TextRun) -> list[int]:
     """Positions in the completion of the tokens that encoding the run's text does not give back at the same bytes."""
     if context.tokenizer.gives(run.text, run.ids.tobytes()):
         return []
