@@ -1,6 +1,6 @@
-"""The audit of one dataset: rows in, findings, accepted rows, a report and a verdict out.
+"""The audit of one dataset: from rows to findings, accepted rows, a report and a verdict.
 
-A no-go does not fail this stage, because DVC records no failed stage and the report would be lost; the gate acts on the verdict.
+A no-go does not fail this stage: DVC records no failed stage, so the report would be lost. The gate acts on the verdict.
 """
 
 from pathlib import Path
@@ -21,19 +21,19 @@ from pipeline.stages.audit.workers import suitable
 
 
 class Config(Section):
-    """What the stage is given of the configuration."""
+    """The stage's part of the configuration."""
 
     audit: AuditSection
-    """What all datasets share."""
+    """Thresholds that all datasets share."""
     own: dict[str, Any]
-    """Keys of it for which the dataset has its own value."""
+    """Keys of ``audit`` for which this dataset has its own value."""
     expect: ExpectSection
     allow: list[str]
     deny: list[str]
     heldout: str
-    """Path of the evaluation prompts, which must not be trained on."""
+    """Path of the evaluation prompts, which nobody may train on."""
     heldout_digest: str | None
-    """Digest of that file, so that the audit runs again when it changes; null when there is no such file."""
+    """Digest of that file, so that the audit runs again when it changes; null where the file does not exist."""
 
 
 def run(
@@ -67,18 +67,14 @@ def run(
         if config.heldout_digest is None
         else read_heldout(Path(config.heldout), tokenizer, section.contamination.n)
     )
-    context = make_context(
-        target, tokenizer, config.expect, config.allow, config.deny, heldout, read_endpoints(generated)
-    )
-    source = Source(parquet(tokens), prompts, responses, str(tokens))
-    outputs = Outputs(accepted, findings, report, summary, sketch, lengths)
-    latencies = read_latencies(timings)
+    endpoints = read_endpoints(generated)
+    context = make_context(target, tokenizer, config.expect, config.allow, config.deny, heldout, endpoints)
     write_audit(
         f"Audit of {accepted.parent.name}",
-        source,
+        Source(parquet(tokens), prompts, responses, str(tokens)),
         context,
         section,
-        outputs,
+        Outputs(accepted, findings, report, summary, sketch, lengths),
         workers=suitable(tokens),
-        latencies=latencies,
+        latencies=read_latencies(timings),
     )

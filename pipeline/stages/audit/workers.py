@@ -1,4 +1,4 @@
-"""Batches examined by several processes; what comes out is the same, in the same order, as from one."""
+"""Worker processes that examine batches; results and their order do not depend on the number of processes."""
 
 import contextlib
 import multiprocessing
@@ -23,34 +23,34 @@ from pipeline.stages.audit.inputs.source import Rows, Source
 from pipeline.stages.audit.sketch import Sketch, in_memory
 
 WORTH_IT = 2 << 20
-"""Bytes of a tokens file from which more processes pay for what they take to start."""
+"""Size in bytes of a tokens file from which more processes save more time than they take to start."""
 MOST = 4
-"""More processes than this wait for the one that reads."""
+"""Largest number of processes: more would wait for the one that reads the file."""
 _AHEAD = 2
-"""Batches a process may have waiting: memory does not grow with the file."""
+"""Batches that may wait for each process, so that memory does not grow with the file."""
 
 
 @dataclass(frozen=True)
 class _Setup:
-    """What a worker needs to make the same context."""
+    """The parts from which a spawned worker builds the context again."""
 
     record: TargetRecord
     expect: ExpectSection
-    allow: list[str]
-    deny: list[str]
+    allow: tuple[str, ...]
+    deny: tuple[str, ...]
     heldout: Heldout | None
     endpoints: Endpoints
     section: AuditSection
 
 
 _here: tuple[Context, AuditSection] | None = None
-"""This worker's context, made once."""
+"""The context and the settings of this process, made once."""
 _threaded = False
-"""Whether this process has examined rows itself: rensa then runs threads, and a forked child would wait for them for ever."""
+"""Whether this process has examined rows: rensa has then started threads, for which a forked child would wait for ever."""
 
 
 def suitable(path: Path) -> int:
-    """Processes for a file of tokens: one for a small or missing file, else one a core."""
+    """Return the number of processes for a tokens file: 1 for a small or missing file, else one for each core."""
     try:
         size = path.stat().st_size
     except OSError:
@@ -69,7 +69,7 @@ def _work_with(context: Context, section: AuditSection) -> None:
 
 
 def _rebuild(setup: _Setup) -> None:
-    tokenizer = load_tokenizer(setup.record)  # checked by the process that started this one
+    tokenizer = load_tokenizer(setup.record)  # the parent process has checked it
     context = make_context(
         setup.record, tokenizer, setup.expect, setup.allow, setup.deny, setup.heldout, setup.endpoints
     )
@@ -85,33 +85,27 @@ def _examine(rows: Rows) -> BatchResult:
 
 
 def _pool(context: Context, section: AuditSection, workers: int) -> ProcessPoolExecutor:
-    """Processes that have the context: inherited in no time by a fork, or built anew where a fork is not safe."""
+    """Start processes that have the context: inherited by a fork, or built again where a fork is not safe."""
     if not _threaded:
         return ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _inherit, (context, section))
     setup = _Setup(
-        context.record,
-        context.expect,
-        list(context.allow),
-        list(context.deny),
-        context.heldout,
-        context.endpoints,
-        section,
+        context.record, context.expect, context.allow, context.deny, context.heldout, context.endpoints, section
     )
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _rebuild, (setup,))
 
 
 def sketches(others: Iterable[tuple[str, Batch]], section: AuditSection) -> list[Sketch]:
-    """What rows of other datasets are compared by, each dataset with its name."""
+    """Sketch the rows of other datasets, given as batches with the dataset's name; one sketch for each dataset."""
     global _threaded
-    found: dict[str, list[pa.RecordBatch]] = {}
+    sketched: dict[str, list[pa.RecordBatch]] = {}
     for name, batch in others:
         _threaded = True
-        found.setdefault(name, []).append(sketch_of(batch, section))
-    return [in_memory(name, batches) for name, batches in found.items()]
+        sketched.setdefault(name, []).append(sketch_of(batch, section))
+    return [in_memory(name, batches) for name, batches in sketched.items()]
 
 
-def parts(source: Source, context: Context, section: AuditSection, workers: int) -> Iterator[BatchResult]:
-    """Parts of all batches, in row order.
+def batch_results(source: Source, context: Context, section: AuditSection, workers: int) -> Iterator[BatchResult]:
+    """Examine all batches and yield their results in row order.
 
     Raises:
         AerieError: a worker died.
@@ -120,6 +114,6 @@ def parts(source: Source, context: Context, section: AuditSection, workers: int)
     _work_with(context, section)
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(_pool(context, section, workers)) if workers > 1 else None
-        for _, part in where_needed(pool, _examine, ((None, rows) for rows in source.rows()), _AHEAD * workers):
-            assert part is not None  # every batch was handed over to be examined
-            yield part
+        for _, result in where_needed(pool, _examine, ((None, rows) for rows in source.rows()), _AHEAD * workers):
+            assert result is not None  # every batch was given to be examined
+            yield result

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.commands.audit import load_section
+from pipeline.project.file_audit import load_section
 from pipeline.stages.audit import checks
 from pipeline.stages.audit.checks.catalog import BY_NAME, CHECKS
 from pipeline.stages.audit.checks.check import Complaint

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.commands.audit import load_section
 from pipeline.core.errors import InputError
 from pipeline.core.files import write_json
 from pipeline.core.tables import read_rows
@@ -18,6 +17,7 @@ from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA as TOKENS
 from pipeline.formats.schema.tokens import TokenRow
 from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.project.file_audit import load_section
 from pipeline.stages.audit.config import AuditSection, ExpectSection, GateSection
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.source import Source, parquet

@@ -1,4 +1,4 @@
-"""Tool calls read off the ids, by the structural tokens alone: a witness apart from whatever wrote the segments."""
+"""Tool calls read from the ids, by the structural tokens alone, independently of the recorded segments."""
 
 import re
 from collections.abc import Callable
@@ -11,36 +11,37 @@ from pipeline.stages.audit.features.retokenize import decode
 from pipeline.stages.audit.inputs.context import Context
 
 CALL_ROLES = {"T": "tools_open", "O": "call_open", "A": "call_args", "C": "call_close", "t": "tools_close"}
+"""A letter for the role of each structural token, in which the grammar of the tokens is a regular expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class MarkedCall:
-    """One tool call as the model wrote it."""
+    """One tool call as the model marked it."""
 
     position: int
-    """Of the token that opens the call."""
+    """Position of the token that opens the call."""
     name: str | None
-    """Function's name, or None when the header has another form than the target's."""
+    """Name of the function, or None where the header does not have the target's form."""
     header: str
-    """What stands between the opening and the arguments."""
+    """Text between the opening and the arguments."""
     index: int | None
-    """The number in the call's id, where the format has one."""
+    """Number in the call's id, or None where the format has none."""
     arguments: str
-    """As written; not necessarily JSON."""
+    """Arguments as written, which may not be JSON."""
     arguments_position: int
 
 
 @dataclass(frozen=True, slots=True)
 class CallMarkup:
-    """The tool tokens of one answer."""
+    """The tool calls of one answer, and the first fault in their markup."""
 
     calls: list[MarkedCall]
     fault: int | None
-    """Position of the first structural token out of order, or of the last one when something is missing after it."""
+    """Position of the first structural token out of order, or of the last one where one is missing after it."""
 
 
 def whole_pattern(context: Context) -> tuple[str, str]:
-    """Grammar of the tool tokens as patterns over the letters of CALL_ROLES: for a whole answer, and for one that was cut."""
+    """Return the grammar of the tool tokens, as patterns over the letters of CALL_ROLES: of a whole and of a cut answer."""
     has = {letter: context.role(role) is not None for letter, role in CALL_ROLES.items()}
     call = "OAC" if has["A"] else "OC"
     cut = "(?:OA?)?" if has["A"] else "O?"
@@ -50,7 +51,7 @@ def whole_pattern(context: Context) -> tuple[str, str]:
 
 
 def read_markup(context: Context, ids: list[int], *, cut: bool) -> CallMarkup:
-    """Read the tool calls of one answer. ``cut`` allows the answer to stop anywhere."""
+    """Read the tool calls of one answer; with ``cut`` the answer may stop anywhere."""
     letters = {context.role(role): letter for letter, role in CALL_ROLES.items() if context.role(role) is not None}
     marks = [(letters[token], position) for position, token in enumerate(ids) if token in letters]
     word = "".join(letter for letter, _position in marks)
@@ -83,7 +84,7 @@ def _text(context: Context, ids: list[int]) -> str:
 
 
 def _kimi(context: Context, position: int, body: list[int], args: int | None) -> MarkedCall:
-    """``functions.name:0`` then the arguments; or whatever `tool_id_format` says."""
+    """Read ``functions.name:0``, or another form that `tool_id_format` gives, and then the arguments."""
     split = len(body) if args is None else args
     header = _text(context, body[:split]).strip()
     pattern = (
@@ -91,8 +92,8 @@ def _kimi(context: Context, position: int, body: list[int], args: int | None) ->
         .replace(r"\{name\}", "(?P<name>.+)")
         .replace(r"\{index\}", r"(?P<index>\d{1,9})")
     )
-    found = re.fullmatch(pattern, header, re.DOTALL)
-    fields = found.groupdict() if found else {}
+    match = re.fullmatch(pattern, header, re.DOTALL)
+    fields = match.groupdict() if match else {}
     index = int(fields["index"]) if fields.get("index") else None
     return MarkedCall(
         position, fields.get("name"), header, index, _text(context, body[split + 1 :]), position + split + 2
@@ -100,7 +101,7 @@ def _kimi(context: Context, position: int, body: list[int], args: int | None) ->
 
 
 def _json_body(context: Context, position: int, body: list[int], _args: int | None) -> MarkedCall:
-    """``{"name": ..., "arguments": {...}}``."""
+    """Read ``{"name": ..., "arguments": {...}}``."""
     text = _text(context, body)
     try:
         value: Any = orjson.loads(text)
@@ -111,13 +112,13 @@ def _json_body(context: Context, position: int, body: list[int], _args: int | No
     arguments = value.get("arguments", {})
     try:
         written = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
-    except orjson.JSONEncodeError:  # nested deeper than it writes
+    except orjson.JSONEncodeError:  # nested deeper than orjson writes
         written = text
     return MarkedCall(position, value["name"], value["name"], None, written, position + 1)
 
 
 def _deepseek(context: Context, position: int, body: list[int], args: int | None) -> MarkedCall:
-    """``function<sep>name``, then the arguments in a fenced JSON block."""
+    """Read ``function<sep>name``, and then the arguments in a fenced JSON block."""
     split = 0 if args is None else args
     text = _text(context, body[split + 1 :])
     name, _, rest = text.partition("\n")
