@@ -89,9 +89,9 @@ def batch(
     context: Context, rows: list[TokenRow], prompts: list[Any] | None = None, responses: list[Any] | None = None
 ) -> Batch:
     """Rows as the checks see them."""
-    return Batch(
-        context, pa.RecordBatch.from_pylist([row.to_row() for row in rows], schema=SCHEMA), 0, prompts, responses
-    )
+    table = pa.RecordBatch.from_pylist([row.to_row() for row in rows], schema=SCHEMA)
+    unknown: list[Any] = [None] * len(rows)
+    return Batch(context, table, 0, prompts or unknown, responses or unknown)
 
 
 def complaints(name: str, rows: Batch, **settings: Any) -> list[Complaint]:

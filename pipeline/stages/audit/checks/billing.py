@@ -1,4 +1,4 @@
-"""What was billed against what was rebuilt."""
+"""Checks that compare the bill with the rebuilt ids."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Overlap with held-out data that the drafter will be judged on."""
+"""The check for overlap with the held-out prompts on which the drafter is evaluated."""
 
 from collections.abc import Iterator
 

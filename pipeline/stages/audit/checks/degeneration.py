@@ -1,4 +1,4 @@
-"""Answers that go round in circles, and answers in another script than the question."""
+"""Checks for answers that repeat themselves, and for answers in another script than the question."""
 
 from collections.abc import Iterator
 
@@ -14,23 +14,27 @@ from pipeline.stages.audit.inputs.batch import Batch
 
 def token_loop(batch: Batch, settings: LoopSection) -> Iterator[Complaint]:
     values = batch.completion.values
-    again = np.flatnonzero(values[1:] == values[:-1]) + 1
-    again = again[~np.isin(again, batch.completion.starts)]
-    begins = np.flatnonzero(np.diff(again, prepend=-1) != 1)  # where a stretch of repetitions begins
-    lengths = np.diff(begins, append=len(again)) + 1
+    repeated = np.flatnonzero(values[1:] == values[:-1]) + 1
+    repeated = repeated[~np.isin(repeated, batch.completion.starts)]
+    begins = np.flatnonzero(np.diff(repeated, prepend=-1) != 1)  # where a run of repetitions begins
+    lengths = np.diff(begins, append=len(repeated)) + 1
     long = np.flatnonzero(lengths > settings.max_run)
-    rows, positions = batch.completion.where(again[begins[long]] - 1)
+    rows, positions = batch.completion.where(repeated[begins[long]] - 1)
     for row, position, length in zip(rows.tolist(), positions.tolist(), lengths[long].tolist(), strict=True):
         token = int(batch.completion[row][position])
         yield Complaint(row, position, f"{batch.context.tokenizer.show(token)!r} {length} times in a row")
 
 
 _SHORT = 5
-"""Length of the n-grams by which most answers are found to be in order: that of `near_duplicates`, so that they are there already."""
+"""Length of the n-grams that clear most answers: the default of `near_duplicates`, which hashes them anyway."""
 
 
 def _seem_repeated(batch: Batch, settings: RepeatSection) -> list[int]:
-    """Rows whose n-grams must be counted: distinct shorter ones are at most as many, but for those that no whole n-gram begins with."""
+    """Return the rows whose n-grams must be counted; in all others enough of them are distinct.
+
+    Each distinct shorter n-gram begins a distinct n-gram, except those in the last places, where no n-gram begins. So
+    the number of distinct shorter ones, less the number of these places, is a lower bound.
+    """
     n = min(settings.n, _SHORT)
     rows = []
     for row in np.flatnonzero(batch.completion.lengths >= max(settings.min_tokens, settings.n)).tolist():
@@ -55,7 +59,7 @@ def repeated_ngrams(batch: Batch, settings: RepeatSection) -> Iterator[Complaint
 
 
 def _at_least_distinct(hashes: Hashes) -> int:
-    """Lower bound of the number of distinct hashes, without sorting: the buckets of a table that they fill."""
+    """Return a lower bound of the number of distinct hashes: the buckets that they fill, found without sorting."""
     bits = max(len(hashes).bit_length() + 1, 8)
     table = np.zeros(1 << bits, dtype=np.bool_)
     table[hashes >> np.uint64(64 - bits)] = True

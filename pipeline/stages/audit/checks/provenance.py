@@ -1,4 +1,4 @@
-"""How an answer came about: who gave it, how it ended, whether it is what the dataset expects."""
+"""Checks of an answer's origin: its provider and model, how it ended, and what the dataset expects of it."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,12 +10,12 @@ from pipeline.stages.audit.inputs.batch import Batch
 
 
 def _plain(name: str) -> str:
-    """Name of a provider without its endpoint's variant, case, spaces and marks: `deepinfra` for `DeepInfra` and `deepinfra/turbo`."""
+    """Reduce a provider's name or tag to letters and digits: `deepinfra` for `DeepInfra` and `deepinfra/turbo`."""
     return "".join(char for char in name.split("/")[0].casefold() if char.isalnum())
 
 
 def same_provider(rule: str, names: Iterable[str]) -> bool:
-    """Whether an entry of the policy means the provider of these names."""
+    """Return whether an entry of the policy means the provider with these names."""
     return _plain(rule) in set(map(_plain, names))
 
 
@@ -27,9 +27,8 @@ def provider_policy(batch: Batch, _settings: CheckSection) -> Iterator[Complaint
             yield Complaint(row, None, answer.policy)
         elif allow and not any(same_provider(rule, names) for rule in allow):
             yield Complaint(row, None, f"answered by {provider!r}; allowed are {list(allow)}")
-        elif any(
-            same_provider(rule, names) for rule in deny if "/" not in rule
-        ):  # which of its endpoints answered, no answer says
+        elif any(same_provider(rule, names) for rule in deny if "/" not in rule):
+            # a rule about one endpoint cannot apply: an answer does not say which endpoint gave it
             yield Complaint(row, None, f"answered by {provider!r}, which the policy denies")
 
 

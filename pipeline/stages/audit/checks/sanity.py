@@ -1,4 +1,4 @@
-"""Ids that a model cannot or should not emit, and bytes that are no text."""
+"""Checks for ids that the model cannot or must not emit, and for bytes that are not text."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from pipeline.stages.audit.inputs.batch import Batch
 from pipeline.stages.audit.inputs.context import CONTROL, REPLACEMENT
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-"""C0 without tab, line feed and carriage return; DEL; C1."""
+"""C0 except tab, line feed and carriage return; DEL; C1."""
 _REPLACEMENT = re.compile("\ufffd")
 
 STRUCTURAL = {
@@ -27,7 +27,7 @@ STRUCTURAL = {
     "tools_close",
     "end",
 }
-"""Kinds of segment that are exactly one special token."""
+"""Kinds of segments that are exactly one special token."""
 
 
 def ids_in_vocabulary(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
@@ -55,7 +55,7 @@ def special_ids(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
 
 
 def _odd_segments(batch: Batch) -> list[int]:
-    """Rows in whose segments something is not right, found for all rows at once."""
+    """Return the rows with a fault in their segments, looking at all rows at once."""
     column = batch.table.column("segments")
     starts, ends = (
         column.flatten().field(name).to_numpy(zero_copy_only=False).astype(np.int64) for name in ("start", "end")
@@ -78,8 +78,8 @@ def _odd_segments(batch: Batch) -> list[int]:
         zero_copy_only=False
     )
     odd = gap | np.where(alone, (ends - starts != 1) | (inside != 1), inside > 0)
-    found: list[int] = np.unique(rows[odd]).tolist()
-    return found
+    odd_rows: list[int] = np.unique(rows[odd]).tolist()
+    return odd_rows
 
 
 def segments(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
@@ -124,7 +124,7 @@ def valid_utf8(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
 
 
 def _begins_character(data: bytes) -> bool:
-    """Whether some bytes are the beginning of one character of UTF-8, cut short."""
+    """Return whether some bytes are the beginning of one UTF-8 character, cut short."""
     try:
         data.decode()
     except UnicodeDecodeError as error:
@@ -133,7 +133,7 @@ def _begins_character(data: bytes) -> bool:
 
 
 def token_at(batch: Batch, ids: NDArray[np.int32], byte: int) -> int:
-    """Index of the token that holds a byte."""
+    """Return the index of the token that holds a byte, given the byte's offset in the text of ``ids``."""
     ends = np.cumsum([len(batch.context.pieces[token]) for token in ids.tolist()])
     return int(np.searchsorted(ends, byte, side="right"))
 

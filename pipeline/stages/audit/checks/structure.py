@@ -1,7 +1,7 @@
-"""The seven properties of an answer's form.
+"""The seven checks of an answer's form.
 
-They hold for answers that the model ended by itself. Where the token limit cut an answer (finish_reason `length`), what the
-model had not come to yet is not missed; what stands there must still be right.
+They are meant for answers that the model ended. Where the token limit cut an answer (finish_reason `length`), nothing
+is missed that the model had not yet reached; the part that exists must still be right.
 """
 
 from collections.abc import Iterator
@@ -78,7 +78,8 @@ def round_trip(batch: Batch, settings: RoundTripSection) -> Iterator[Complaint]:
             yield Complaint(
                 row,
                 differing[0],
-                f"{len(differing)} of {length} tokens differ after decoding and encoding ({len(differing) / length:.1%})",
+                f"{len(differing)} of {length} tokens differ after decoding and encoding "
+                f"({len(differing) / length:.1%})",
             )
 
 

@@ -1,4 +1,4 @@
-"""Tool calls: their markup, names, numbers, JSON, and whether the arguments fit the schema that the request offered."""
+"""Checks of tool calls: their markup, names, ids, JSON, and the schema that the request offered."""
 
 import math
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def _calls(batch: Batch) -> Iterator[tuple[int, MarkedCall]]:
 
 
 def offered(prompt: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Parameters' schema of each function that the request offered, or None when it is not known or none was sent."""
+    """Return the schema of each function that the request offered, or None where it offered none or is not known."""
     tools = prompt.get("tools") if isinstance(prompt, dict) else None
     if not isinstance(tools, list) or not tools:
         return None
@@ -34,7 +34,7 @@ def offered(prompt: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def parse(text: str) -> Any:
-    """Value of a call's arguments, or NaN when they are not JSON; empty text is an empty object, as servers take it."""
+    """Parse a call's arguments; return NaN where they are not JSON. Like servers, take empty text as an empty object."""
     try:
         return orjson.loads(text) if text.strip() else {}
     except orjson.JSONDecodeError:
@@ -58,7 +58,7 @@ def tool_json(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
             yield Complaint(
                 row,
                 call.arguments_position,
-                f"arguments of {call.header[:60]!r} are no JSON object: {call.arguments[:80]!r}",
+                f"arguments of {call.header[:60]!r} are not a JSON object: {call.arguments[:80]!r}",
             )
 
 
@@ -87,7 +87,7 @@ def _schema_fault(schema: Any, value: Any) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _validator(schema: bytes) -> Draft202012Validator | str:
-    """Validator of a schema, or what is wrong with the schema. References are looked up in it alone, never on the network."""
+    """Return the validator of a schema, or the schema's fault. References resolve inside it, never on the network."""
     document = orjson.loads(schema)
     try:
         Draft202012Validator.check_schema(document)
@@ -97,7 +97,7 @@ def _validator(schema: bytes) -> Draft202012Validator | str:
 
 
 def schema_fault(schema: bytes, value: Any) -> str | None:
-    """First fault of a value under a schema, in words, or None."""
+    """Return the first fault of a value under a schema, or None."""
     validator = _validator(schema)
     if isinstance(validator, str):
         return validator
