@@ -54,7 +54,7 @@ class CostSection(CheckSection):
     max_rate: float = Field(0.02, ge=0)
     """Largest difference, as a share of the expected cost."""
     prices: dict[str, TokenPrice] = Field(default_factory=dict)
-    """By provider. Other providers count with the prices that their endpoints listed when they answered, where known."""
+    """Prices by provider. For others the prices count that their endpoints listed when they answered, where known."""
 
 
 class ModelSection(CheckSection):
@@ -163,7 +163,7 @@ class GateSection(Section):
     min_accepted: int = Field(1, ge=0)
     """Smallest number of rows that must be left for training."""
     admit: list[str] = Field(default_factory=list)
-    """Reasons for which a flagged row may still be trained on. A code also admits the code with details after a colon."""
+    """Reasons for which a flagged row may still be trained on. A code also admits itself with details after a colon."""
 
 
 def _error() -> CheckSection:

@@ -1,6 +1,6 @@
 """The audit of one dataset: from rows to findings, accepted rows, a report and a verdict.
 
-A no-go does not fail this stage: DVC records no failed stage, so the report would be lost. The gate acts on the verdict.
+A no-go does not fail this stage: DVC records no failed stage, so the report would be lost. The gate stops the build.
 """
 
 from pathlib import Path

@@ -46,7 +46,7 @@ class _Setup:
 _here: tuple[Context, AuditSection] | None = None
 """The context and the settings of this process, made once."""
 _threaded = False
-"""Whether this process has examined rows: rensa has then started threads, for which a forked child would wait for ever."""
+"""Whether this process has examined rows: rensa has then started threads, on which a forked child would hang."""
 
 
 def suitable(path: Path) -> int:

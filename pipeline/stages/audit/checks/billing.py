@@ -30,7 +30,7 @@ def reasoning_count(batch: Batch, settings: DifferenceSection) -> Iterator[Compl
             yield Complaint(
                 row,
                 close[row],
-                f"{answer.reasoning_tokens} reasoning tokens reported, {close[row]} stand before the think-close token",
+                f"{answer.reasoning_tokens} reasoning tokens reported, {close[row]} come before the think-close token",
             )
 
 

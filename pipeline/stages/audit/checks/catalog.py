@@ -31,32 +31,32 @@ CHECKS: tuple[RowCheck | DatasetCheck, ...] = (
     ),
     RowCheck(
         "one_think_close",
-        "The reasoning is closed exactly once (not at all where the dataset forbids reasoning or the token limit came first).",
+        "The answer closes its reasoning once, unless the dataset forbids reasoning or the token limit came first.",
         structure.one_think_close,
     ),
     RowCheck(
         "think_close_position",
-        "The reasoning is closed before the end token, and something stands between the two.",
+        "The answer closes its reasoning before the end token, and something comes between the two.",
         structure.think_close_position,
     ),
     RowCheck(
         "one_end_token",
-        "The end token occurs exactly once (not at all where the token limit came first).",
+        "The end token occurs exactly once, unless the token limit came first.",
         structure.one_end_token,
     ),
     RowCheck(
         "no_think_open",
-        "The answer opens no reasoning: the prompt did, or it stands first where the chat format lets the model open it.",
+        "The answer opens a reasoning only at its start, where the chat format leaves the opening to the model.",
         structure.no_think_open,
     ),
     RowCheck(
         "round_trip",
-        "Decoding the answer and encoding it again gives the same tokens, but for a small share.",
+        "Decoding the answer and encoding it again gives the same tokens, except for a small share.",
         structure.round_trip,
     ),
     RowCheck(
         "reasoning_not_empty",
-        "Where the answer closes a reasoning, there is text before the closing.",
+        "Where the answer closes a reasoning, there is text before it.",
         structure.reasoning_not_empty,
     ),
     RowCheck(
@@ -66,12 +66,12 @@ CHECKS: tuple[RowCheck | DatasetCheck, ...] = (
     ),
     RowCheck(
         "special_ids",
-        "Special ids in the answer are those of the chat format's answers; no reserved, unnamed or prompt-only id occurs.",
+        "The answer has only the special ids of answers in the chat format; no reserved, unnamed or prompt-only one.",
         sanity.special_ids,
     ),
     RowCheck(
         "segments",
-        "The segments cover the answer without gaps, structural ids stand alone, and no text segment holds one.",
+        "The segments cover the answer without gaps; each structural id is a segment, and no text segment holds one.",
         sanity.segments,
     ),
     RowCheck(
@@ -81,24 +81,26 @@ CHECKS: tuple[RowCheck | DatasetCheck, ...] = (
     ),
     RowCheck(
         "replacement_characters",
-        "The answer has no U+FFFD, the mark of bytes that some server could not decode.",
+        "The answer has no U+FFFD, with which servers replace bytes that they cannot decode.",
         sanity.replacement_characters,
     ),
     RowCheck(
-        "control_characters", "The answer has no control characters but tab and line ends.", sanity.control_characters
+        "control_characters",
+        "The answer has no control characters except tabs and line ends.",
+        sanity.control_characters,
     ),
     RowCheck(
         "provider_policy",
-        "The provider that answered is one that the policy admits, with a number format that it admits.",
+        "The policy admits the provider that answered, and its number format.",
         provenance.provider_policy,
     ),
     RowCheck(
         "model_name",
-        "The model that answered is one that the config admits, where it names any.",
+        "The configuration admits the model that answered, where it names any.",
         provenance.model_name,
     ),
     RowCheck("answer_error", "The provider answered without an error.", provenance.answer_error),
-    RowCheck("rejected", "There are honest ids for the answer.", provenance.rejected),
+    RowCheck("rejected", "The ids of the answer could be rebuilt.", provenance.rejected),
     RowCheck("truncated", "The model ended the answer itself; the token limit did not.", provenance.truncated),
     RowCheck("content_filter", "No content filter cut the answer.", provenance.content_filter),
     RowCheck("refusal", "The model does what is asked; it does not refuse.", provenance.refusal),
@@ -119,7 +121,7 @@ CHECKS: tuple[RowCheck | DatasetCheck, ...] = (
     ),
     RowCheck(
         "tool_markup",
-        "The tool tokens stand in the order of the chat format: section, calls with arguments, end of section.",
+        "The tool tokens have the order of the chat format: section, calls with arguments, end of section.",
         tools.tool_markup,
     ),
     RowCheck("tool_json", "The arguments of every tool call are a JSON object.", tools.tool_json),
@@ -131,33 +133,35 @@ CHECKS: tuple[RowCheck | DatasetCheck, ...] = (
     ),
     RowCheck(
         "tool_ids",
-        "Every call's id has the target's form, and the numbers go on from those in the conversation.",
+        "The id of every call has the target's form, and its number continues those of the conversation.",
         tools.tool_ids,
     ),
     RowCheck(
         "count_difference",
-        "The number of rebuilt tokens is the number billed, but for a small difference.",
+        "The number of rebuilt tokens is the number billed, except for a small difference.",
         billing.count_difference,
     ),
     RowCheck(
         "reasoning_count",
-        "Where the provider reports reasoning tokens, they are as many as stand before the think-close token.",
+        "Where the provider reports a number of reasoning tokens, as many come before the think-close token.",
         billing.reasoning_count,
     ),
     RowCheck(
-        "cost", "The cost is the tokens used times a price of the provider, where prices are known.", billing.cost
+        "cost", "The cost is the number of tokens times a price of the provider, where prices are known.", billing.cost
     ),
-    RowCheck("token_loop", "No token stands many times in a row.", degeneration.token_loop),
+    RowCheck("token_loop", "No token occurs many times in succession.", degeneration.token_loop),
     RowCheck(
         "repeated_ngrams",
-        "Only a small share of the answer's n-grams stood in it before.",
+        "Only a small share of the answer's n-grams repeat an earlier one.",
         degeneration.repeated_ngrams,
     ),
-    RowCheck("compression", "The answer's text does not shrink far more than text does.", degeneration.compression),
+    RowCheck(
+        "compression", "The answer's text does not compress far better than other text.", degeneration.compression
+    ),
     RowCheck("language", "The answer is written in a script that the prompt uses.", degeneration.language),
     RowCheck(
         "contamination",
-        "Prompt and answer are not, and share no long n-grams with, the held-out evaluation prompts, where a file of them is given.",
+        "The prompt is not a held-out evaluation prompt, and prompt and answer share few n-grams with those, if given.",
         contamination.contamination,
     ),
     DatasetCheck(
@@ -176,7 +180,7 @@ CHECKS: tuple[RowCheck | DatasetCheck, ...] = (
     ),
     DatasetCheck(
         "near_duplicates",
-        "No other row has almost the same answer: the share of common n-grams, estimated by MinHash, stays below the limit.",
+        "No other row has almost the same answer, by the share of common n-grams that MinHash estimates.",
         "signature",
         duplicates.signatures,
         duplicates.near_duplicates,

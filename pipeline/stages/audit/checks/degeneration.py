@@ -53,9 +53,7 @@ def repeated_ngrams(batch: Batch, settings: RepeatSection) -> Iterator[Complaint
         if rate > settings.max_rate:
             again = np.ones(len(hashes), dtype=np.bool_)
             again[firsts] = False
-            yield Complaint(
-                row, int(np.argmax(again)), f"{rate:.0%} of the {settings.n}-grams stood in the answer before"
-            )
+            yield Complaint(row, int(np.argmax(again)), f"{rate:.0%} of the {settings.n}-grams repeat an earlier one")
 
 
 def _at_least_distinct(hashes: Hashes) -> int:
@@ -89,5 +87,6 @@ def language(batch: Batch, settings: LanguageSection) -> Iterator[Complaint]:
             yield Complaint(
                 row,
                 None,
-                f"{shares[script]:.0%} of the answer's letters are {script}, {asked.get(script, 0):.0%} of the prompt's",
+                f"{shares[script]:.0%} of the answer's letters are {script}, "
+                f"{asked.get(script, 0):.0%} of the prompt's",
             )

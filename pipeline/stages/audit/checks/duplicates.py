@@ -70,7 +70,7 @@ def duplicate_completions(facts: NDArray[Any], name: NameOf, _settings: Duplicat
 
 
 def _each(*columns: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield rows of columns as Python values, converted in chunks: a million at once take a hundred times the memory."""
+    """Yield rows of columns as Python values, in chunks: a million at once take a hundred times the memory."""
     for start in range(0, len(columns[0]), _CHUNK):
         yield from zip(*(column[start : start + _CHUNK].tolist() for column in columns), strict=True)
 

@@ -48,7 +48,7 @@ def think_close_position(batch: Batch, _settings: CheckSection) -> Iterator[Comp
     for row in np.flatnonzero(batch.present & (close >= 0) & (late | nothing_after)).tolist():
         at = int(close[row])
         if late[row]:
-            yield Complaint(row, at, f"think-close at {at} stands after the end token at {end[row]}")
+            yield Complaint(row, at, f"think-close at {at} comes after the end token at {end[row]}")
         else:
             yield Complaint(row, at, f"think-close at {at} of {lengths[row]} tokens: no answer follows it")
 
@@ -88,4 +88,4 @@ def reasoning_not_empty(batch: Batch, _settings: CheckSection) -> Iterator[Compl
     where = close.tolist()
     for row in np.flatnonzero(batch.present & batch.thinks & (close >= 0)).tolist():
         if not any(run.end <= where[row] and not run.text.isspace() for run in batch.runs[row]):
-            yield Complaint(row, where[row], "no text stands before the think-close token")
+            yield Complaint(row, where[row], "there is no text before the think-close token")

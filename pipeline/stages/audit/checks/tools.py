@@ -34,7 +34,7 @@ def offered(prompt: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def parse(text: str) -> Any:
-    """Parse a call's arguments; return NaN where they are not JSON. Like servers, take empty text as an empty object."""
+    """Parse a call's arguments; return NaN where they are not JSON. Empty text is an empty object, as for servers."""
     try:
         return orjson.loads(text) if text.strip() else {}
     except orjson.JSONDecodeError:
@@ -48,7 +48,7 @@ def tool_markup(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
             yield Complaint(
                 row,
                 markup.fault,
-                f"{batch.context.tokenizer.show(token)} out of order, or what should follow it is missing",
+                f"{batch.context.tokenizer.show(token)} out of order, or the token that should follow it is missing",
             )
 
 
@@ -119,7 +119,7 @@ def tool_ids(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
         before = int((batch.prompt[row] == call_open).sum()) if markup.calls else 0
         for number, call in enumerate(markup.calls, before):
             if call.name is None:
-                yield Complaint(row, call.position + 1, f"id {call.header[:60]!r} has not the form {form!r}")
+                yield Complaint(row, call.position + 1, f"id {call.header[:60]!r} does not have the form {form!r}")
             elif "{index}" in form and call.index != number:
                 yield Complaint(
                     row,

@@ -2,7 +2,7 @@
 
 
 def codes(reason: str | None) -> list[str]:
-    """Return the codes of a reason without their details: `count_mismatch`, `truncated` of ``count_mismatch: +2, truncated``."""
+    """Return the codes of a reason, without details: those of `count_mismatch: +2, truncated` are both words."""
     return [part.split(":")[0].strip() for part in (reason or "").split(", ") if part.strip()]
 
 

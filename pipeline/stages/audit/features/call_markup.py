@@ -41,7 +41,7 @@ class CallMarkup:
 
 
 def whole_pattern(context: Context) -> tuple[str, str]:
-    """Return the grammar of the tool tokens, as patterns over the letters of CALL_ROLES: of a whole and of a cut answer."""
+    """Return the grammar of the tool tokens in whole and in cut answers, as patterns over the letters of CALL_ROLES."""
     has = {letter: context.role(role) is not None for letter, role in CALL_ROLES.items()}
     call = "OAC" if has["A"] else "OC"
     cut = "(?:OA?)?" if has["A"] else "O?"

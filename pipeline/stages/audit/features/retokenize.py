@@ -34,7 +34,7 @@ codecs.register_error("aerie.nul", _nul_for_each_bad_byte)
 
 
 def decode(data: bytes) -> tuple[str, int | None]:
-    """Return bytes as text, with a NUL for each byte that is not UTF-8, and the offset of the first such byte or None."""
+    """Return bytes as text, with a NUL for each byte that is not UTF-8, and the offset of the first such byte."""
     try:
         return data.decode(), None
     except UnicodeDecodeError as error:
@@ -75,7 +75,7 @@ def text_runs(
 
 
 def changed(context: Context, run: TextRun) -> list[int]:
-    """Return the positions, in the completion, of the tokens that encoding the text again does not put at the same bytes."""
+    """Return positions in the completion: the tokens that encoding the text again does not give at the same bytes."""
     if context.tokenizer.gives(run.text, run.ids.tobytes()):
         return []
     kept = set(_ends(context, context.tokenizer.encode(run.text)))

@@ -91,7 +91,7 @@ class Batch:
         prompts: list[dict[str, Any] | None],
         responses: list[Any],
     ) -> None:
-        """Take rows of which the first is number ``start`` of the file; prompts and responses are None where unknown."""
+        """Take rows, the first of which is row ``start`` of the file; unknown prompts and responses are None."""
         self.context = context
         self.table = table
         self.start = start

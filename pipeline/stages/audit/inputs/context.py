@@ -32,7 +32,7 @@ class Context:
     pieces: list[bytes]
     """[vocab_size]: bytes of each id; empty for special and reserved ids."""
     table: Any
-    """[vocab_size + 1]: the same as an Arrow binary array, to take many at once. The last, empty entry is for ids outside."""
+    """[vocab_size + 1]: the same as an Arrow binary array, to take many at once; the last is empty, for ids outside."""
     ordinary: NDArray[np.bool_]
     """[vocab_size + 1]: whether an id has text; the last entry is for ids outside the vocabulary."""
     suspects: NDArray[np.uint8]
@@ -52,11 +52,11 @@ class Context:
         return np.asarray(self.ordinary.take(self._places(ids)))
 
     def may_hold(self, ids: NDArray[np.int32]) -> NDArray[np.uint8]:
-        """Return the CONTROL and REPLACEMENT bits of each id: the characters of which its bytes may be a part. [len(ids)]."""
+        """Return the CONTROL and REPLACEMENT bits of each id; [len(ids)]."""
         return np.asarray(self.suspects.take(self._places(ids)))
 
     def bytes_of(self, ids: NDArray[np.int32]) -> tuple[bytes, NDArray[np.int32]]:
-        """Return the bytes of all ids, joined, and the offset of each id's bytes in them [len(ids) + 1], with the end."""
+        """Return the bytes of all ids, joined, and the bounds of each id's bytes in them; [len(ids) + 1]."""
         taken = self.table.take(pa.array(self._places(ids)))
         _, offsets, data = taken.buffers()
         bounds = np.frombuffer(offsets, dtype=np.int32, count=len(ids) + 1) if len(ids) else np.zeros(1, dtype=np.int32)
