@@ -1,6 +1,6 @@
-"""Small faults planted in the checks' own code, one at a time: a comparison turned round, a number off by one, an `and` for an `or`.
+"""Small faults, planted in the checks one at a time: a reversed comparison, a number off by one, `and` for `or`.
 
-    python -m tests.stages.audit.mutation          lists the faults that no test of tests/stages/audit/test_checks.py and test_structure.py notices
+    python -m tests.stages.audit.mutation    list the faults that test_checks.py and test_structure.py do not notice
 
 A changed function replaces the original in the list of checks of this process, so that a fault takes milliseconds.
 """
@@ -48,7 +48,7 @@ class Mutant(NamedTuple):
 
 
 def changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
-    """Ways to spoil a node, each as words and a function that does it."""
+    """Yield ways to spoil a node, each as a description and a function that does it to a copy."""
     if isinstance(node, ast.Compare):
         for index, operator in enumerate(node.ops):
             new = _COMPARE[type(operator)]
@@ -100,7 +100,7 @@ def installed(mutant: Mutant) -> RowCheck | DatasetCheck:
 
 
 def noticed(mutant: Mutant, context: Any, tokenizer: Any) -> bool:
-    """Whether a test of the checks fails with this fault."""
+    """Return whether a test of the checks fails with this fault."""
     from tests.stages.audit import test_checks, test_structure
 
     original = installed(mutant)
@@ -118,7 +118,7 @@ def noticed(mutant: Mutant, context: Any, tokenizer: Any) -> bool:
 
 
 def main() -> None:
-    """List what no test notices."""
+    """List the faults that no test notices."""
     from pipeline.project.targets import open_target
     from pipeline.stages.audit.inputs.context import make_context
 

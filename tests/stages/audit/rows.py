@@ -1,4 +1,4 @@
-"""Rows with the real Kimi-K2.5 vocabulary: clean answers of the default datasets' kinds, and ways to spoil them."""
+"""Clean rows with the real Kimi-K2.5 vocabulary, and tools to spoil them and to run one check."""
 
 import json
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ Piece = str | int
 
 
 def assemble(tokenizer: Tokenizer, pieces: Iterable[tuple[str, Piece]]) -> tuple[list[int], list[Segment]]:
-    """Ids and segments of named pieces: text is encoded as ordinary text, an int is that id."""
+    """Return ids and segments of named pieces; text is encoded as ordinary text, and an int is an id."""
     ids: list[int] = []
     segments = []
     for kind, piece in pieces:
@@ -37,7 +37,7 @@ def assemble(tokenizer: Tokenizer, pieces: Iterable[tuple[str, Piece]]) -> tuple
 
 
 def call_pieces(name: str, args: Any, index: int) -> list[tuple[str, Piece]]:
-    """Pieces of one tool call in Kimi's form."""
+    """Return the pieces of one tool call in Kimi's form."""
     text = args if isinstance(args, str) else json.dumps(args)
     return [
         ("call_open", CALL_OPEN),
@@ -57,7 +57,7 @@ def answer(
     calls: list[tuple[str, Any]] | None = None,
     **fields: Any,
 ) -> TokenRow:
-    """One clean row; ``fields`` replaces any field of it."""
+    """Return one clean row, with any field replaced by ``fields``."""
     pieces: list[tuple[str, Piece]] = [("reasoning", reasoning), ("think_close", THINK_CLOSE), ("content", content)]
     if calls:
         pieces.append(("tools_open", TOOLS_OPEN))
@@ -72,7 +72,7 @@ def answer(
 
 
 def clean_rows(tokenizer: Tokenizer, count: int) -> list[TokenRow]:
-    """Varied rows without a fault, all different."""
+    """Return different rows, all without a fault."""
     return [
         answer(
             tokenizer,
@@ -88,14 +88,14 @@ def clean_rows(tokenizer: Tokenizer, count: int) -> list[TokenRow]:
 def batch(
     context: Context, rows: list[TokenRow], prompts: list[Any] | None = None, responses: list[Any] | None = None
 ) -> Batch:
-    """Rows as the checks see them."""
+    """Return rows as a batch for the checks."""
     table = pa.RecordBatch.from_pylist([row.to_row() for row in rows], schema=SCHEMA)
     unknown: list[Any] = [None] * len(rows)
     return Batch(context, table, 0, prompts or unknown, responses or unknown)
 
 
 def complaints(name: str, rows: Batch, **settings: Any) -> list[Complaint]:
-    """What one check says, with its default thresholds but for ``settings``."""
+    """Run one check with its default thresholds, changed by ``settings``."""
     section = AuditSection().check(name).model_copy(update=settings)
     check = BY_NAME[name]
     if isinstance(check, DatasetCheck):

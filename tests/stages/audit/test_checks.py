@@ -1,4 +1,4 @@
-"""For every check a planted fault, found in its row at its position, beside clean rows that stay silent."""
+"""Every check finds its planted fault, in its row at its position, and finds nothing in clean rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -70,7 +70,7 @@ LOREM = (
 
 @dataclass
 class Case:
-    """A fault: the row that has it, what came with the row, and where it is."""
+    """A fault: its row, the prompt and the response of the row, and its position."""
 
     row: TokenRow
     position: int | None = None
@@ -79,7 +79,7 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
     context: Callable[[Context], Context] = lambda context: context
     says: str = ""
-    """Part of the message."""
+    """Part of the message that the check writes."""
 
 
 def with_ids(row: TokenRow, ids: list[int]) -> TokenRow:
@@ -380,7 +380,7 @@ def usage_of(row: TokenRow) -> dict[str, Any]:
 
 
 def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
-    """Rows that stand right at a limit, or to which a check does not apply: silence is right."""
+    """Return rows right at a limit, or to which a check does not apply: no check may complain."""
     row, call = (
         answer(tokenizer),
         answer(tokenizer, calls=[("get_weather", {"city": "Oslo"}), ("get_weather", {"city": "Rome"})]),

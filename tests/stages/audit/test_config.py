@@ -1,4 +1,4 @@
-"""Checks, config fields and shipped thresholds stay together."""
+"""The checks, the fields of the configuration and the shipped thresholds agree."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""A ratchet: a small fault in any check is noticed by the tests, but for those that are known to change nothing."""
+"""The tests notice a small fault in any check, except those that change no result."""
 
 from collections import Counter
 from itertools import islice
@@ -22,7 +22,7 @@ HARMLESS = {
     "compression": 1,  # equality of floats
     "language": 2,  # equality of floats; a share in the message
 }
-"""Faults of each check that change no result, at most."""
+"""Largest number of faults of each check that change no result."""
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What rows are compared by: it survives the file, and near-duplicates are those that comparing all pairs finds."""
+"""Sketches: a file keeps them, and the near-duplicates are those that a comparison of all pairs finds."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ SECTION = NearDuplicateSection(severity="info", permutations=32, bands=16)
 
 
 def signatures(rows: int, seed: int) -> np.ndarray[tuple[int, int], np.dtype[np.uint16]]:
-    """Some rows at random, others like an earlier one but for a few values, others with nothing to compare."""
+    """Return random signatures, signatures that differ from an earlier one in a few values, and empty ones."""
     choice = np.random.default_rng(seed)
     found = choice.integers(1, 1 << 16, (rows, 32)).astype(np.uint16)
     for row in range(1, rows):
