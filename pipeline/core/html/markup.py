@@ -1,4 +1,4 @@
-"""HTML from values. Every value that is not `Html` is escaped, so that model output never becomes markup."""
+"""HTML from values; all but `Html` is escaped, so that model output never becomes markup."""
 
 import re
 from html import escape

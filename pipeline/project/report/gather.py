@@ -21,7 +21,7 @@ class BuiltDataset:
     made: dict[str, bool]
     """Maps each stage to whether all its files exist."""
     report: bool
-    """Whether the page of the audit exists."""
+    """True where the page of the audit exists."""
     accepted: Path
     sketch: Path
     """By these two files rows are compared across datasets; either may be missing."""

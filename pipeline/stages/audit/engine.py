@@ -1,4 +1,4 @@
-"""The run of the checks: one pass over the rows, then the comparison of rows, then the decision about each row."""
+"""The run of the checks: one pass over the rows, the comparison of rows, the decision on each row."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Worker processes that examine batches; results and their order do not depend on the number of processes."""
+"""Worker processes that examine batches; the results do not depend on their number."""
 
 import contextlib
 import multiprocessing
@@ -46,7 +46,7 @@ class _Setup:
 _here: tuple[Context, AuditSection] | None = None
 """The context and the settings of this process, made once."""
 _threaded = False
-"""Whether this process has examined rows: rensa has then started threads, on which a forked child would hang."""
+"""True once this process has examined rows: rensa has then started threads, on which a forked child would hang."""
 
 
 def suitable(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""The style sheet and the script of the pages: in every page, in the code fingerprint, and in the wheel."""
+"""The style sheet and the script: in every page, in the code fingerprint, and in the wheel."""
 
 import shutil
 import tomllib

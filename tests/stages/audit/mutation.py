@@ -1,4 +1,6 @@
-"""Small faults, planted in the checks one at a time: a reversed comparison, a number off by one, `and` for `or`.
+"""Small faults, planted in the checks one at a time.
+
+A fault is a reversed comparison, a number off by one, or `and` for `or`.
 
     python -m tests.stages.audit.mutation    list the faults that test_checks.py and test_structure.py do not notice
 

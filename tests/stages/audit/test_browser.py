@@ -1,4 +1,4 @@
-"""The audit's report in a real browser: no request leaves, no model output runs, the keyboard reaches everything."""
+"""The audit's report in a browser: no request leaves, no model output runs, the keyboard suffices."""
 
 import json
 from collections.abc import Iterator

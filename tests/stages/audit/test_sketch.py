@@ -1,4 +1,4 @@
-"""Sketches: a file keeps them, and the near-duplicates are those that a comparison of all pairs finds."""
+"""Sketches: a file keeps them, and near-duplicates are those that comparing all pairs finds."""
 
 from pathlib import Path
 from typing import Any

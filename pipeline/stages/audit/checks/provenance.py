@@ -1,4 +1,4 @@
-"""Checks of an answer's origin: its provider and model, how it ended, and what the dataset expects of it."""
+"""Checks of an answer's provider, model and end, and of the dataset's expectations."""
 
 from collections.abc import Iterable, Iterator
 

@@ -1,4 +1,4 @@
-"""The admission of rows to training, by their status, the flags that the gate admits, and their errors."""
+"""The admission of rows to training, by status, by the flags that the gate admits, and by errors."""
 
 
 def codes(reason: str | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""The content of summary.json: the audit in numbers, for DVC, the gate, pull requests and the reports."""
+"""The content of summary.json, for DVC, the gate, pull requests and the reports."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tool calls read from the ids, by the structural tokens alone, independently of the recorded segments."""
+"""Tool calls, read from the structural tokens alone, independently of the recorded segments."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""The test that a file holds ids of the target; with a wrong target every check would fail and explain nothing."""
+"""The test that a file holds ids of the target: with another's ids every check would fail.
+
+Their findings would hide the real mistake, so such a file is refused before any check runs.
+"""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Token ids in the files of other tools, Parquet or JSONL, converted to the columns of schema/tokens.py."""
+"""Token ids in Parquet or JSONL files of other tools, in the columns of schema/tokens.py."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The page of one dataset's audit: the verdict, then the checks, the providers, and the rows to look at."""
+"""The page of one dataset's audit: verdict, checks, providers, and rows to look at."""
 
 from collections.abc import Iterator
 from typing import Any
