@@ -17,9 +17,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.commands.audit import load_section
 from pipeline.core.tables import read_rows, write_rows
 from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
+from pipeline.project.file_audit import load_section
 from pipeline.project.targets import open_target
 from pipeline.stages.audit.inputs.context import make_context
 from pipeline.stages.audit.inputs.source import Source, parquet

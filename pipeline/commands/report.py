@@ -1,4 +1,4 @@
-"""`python -m pipeline report`: build/report.html from what the build has made so far, or the audits as Markdown for a pull request."""
+"""`python -m pipeline report`: the build in one page, or its audits as Markdown for a pull request."""
 
 import argparse
 from pathlib import Path
@@ -12,14 +12,14 @@ from pipeline.project.report.overlap import across
 
 
 def main(argv: list[str]) -> None:
-    """Write the page, or print the Markdown.
+    """Write the page and print its path, or print the Markdown.
 
     Raises:
-        ConfigError: nothing is composed here.
+        ConfigError: build/config.json is missing or cannot be read.
 
     """
     parser = argparse.ArgumentParser(
-        prog="python -m pipeline report", description="The build in one page; missing parts are said to be missing."
+        prog="python -m pipeline report", description="The build in one page, which also names the missing parts."
     )
     parser.add_argument(
         "--out",
@@ -35,9 +35,8 @@ def main(argv: list[str]) -> None:
     if build is None:
         raise ConfigError("build/config.json: not there or not readable; run `python -m pipeline compose` first")
     if options.markdown:
-        print(
-            markdown({dataset.name: dataset.audit for dataset in build.datasets if dataset.audit is not None}), end=""
-        )
+        audits = {dataset.name: dataset.audit for dataset in build.datasets if dataset.audit is not None}
+        print(markdown(audits), end="")
         return
     write_text(options.out, report(build, across(build)))
     print(options.out)

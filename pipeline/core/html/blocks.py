@@ -1,4 +1,4 @@
-"""What reports are made of: cards, tables that sort, filters, and plots whose numbers can be read as text."""
+"""The building blocks of reports: cards, sortable tables, filters, folds and lists of facts."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -7,34 +7,34 @@ from pipeline.core.html.markup import Html, join, tag
 
 
 class Cell(NamedTuple):
-    """A table's cell that shows one thing and sorts by another."""
+    """A cell of a table that shows one value and sorts by another."""
 
     shown: object
     value: float | str
 
 
 def number(value: float | None, digits: int = 0, unit: str = "") -> str:
-    """Give a number for people, or a dash for nothing known."""
+    """Format a number with separators and a unit; None becomes a dash."""
     return "\u2013" if value is None else f"{value:,.{digits}f}{unit}"
 
 
 def percent(value: float | None, digits: int = 1) -> Cell:
-    """Share as a percentage that sorts by the share."""
+    """Format a share as a percentage that sorts by the share; None becomes a dash and sorts first."""
     return Cell("\u2013" if value is None else f"{value:.{digits}%}", -1.0 if value is None else value)
 
 
 def money(value: float | None, digits: int = 4) -> Cell:
-    """Dollars."""
+    """Format an amount in dollars that sorts by the amount; None becomes a dash and sorts first."""
     return Cell("\u2013" if value is None else f"${value:,.{digits}f}", -1.0 if value is None else value)
 
 
 def badge(text: str, kind: str) -> Html:
-    """Coloured word; the colour says nothing that the word does not."""
+    """Return a coloured word; the colour adds nothing to its meaning."""
     return tag("span", text, class_=f"badge {kind}")
 
 
 def cards(items: Iterable[tuple[object, str]]) -> Html:
-    """Big figures, each with what it is."""
+    """Return large figures, each with its description."""
     return tag("ul", *(tag("li", tag("b", figure), tag("span", what)) for figure, what in items), class_="cards")
 
 
@@ -59,7 +59,10 @@ def table(
     body_id: str | None = None,
     kinds: Sequence[str] | None = None,
 ) -> Html:
-    """Table whose columns sort by a click or Enter on their head; ``kinds`` tags each row for a filter."""
+    """Return a table whose columns sort by a click or Enter on their head.
+
+    ``kinds`` has the words of each row by which `row_filter` selects; ``body_id`` is the filter's target.
+    """
     rows = list(rows)
     right = [bool(rows) and _numeric(rows[0][column]) for column in range(len(heads))]
     buttons = [tag("button", text, type="button") for text in heads]
@@ -75,13 +78,16 @@ def table(
     return tag("div", whole, class_="scroll", tabindex=0, role="region", aria_label=caption)
 
 
-def row_filter(target: str, what: str, kinds: Sequence[str]) -> Html:
-    """Words and a kind that hide the children of ``target`` which do not have them."""
-    options = [tag("option", f"any {what}", value=""), *(tag("option", kind, value=kind) for kind in kinds)]
+def row_filter(target: str, label: str, kinds: Sequence[str]) -> Html:
+    """Return a form that hides children of the element ``target`` by their words and their kind.
+
+    ``label`` names the kinds.
+    """
+    options = [tag("option", f"any {label}", value=""), *(tag("option", kind, value=kind) for kind in kinds)]
     return tag(
         "div",
         tag("label", "Words", tag("input", type="search", autocomplete="off")),
-        tag("label", what.capitalize(), tag("select", *options)),
+        tag("label", label.capitalize(), tag("select", *options)),
         tag("output", "", class_="small soft", aria_live="polite"),
         class_="filter",
         data_filter=target,
@@ -89,17 +95,17 @@ def row_filter(target: str, what: str, kinds: Sequence[str]) -> Html:
 
 
 def fold(summary: str, body: Html) -> Html:
-    """Something that most readers can do without, behind its heading."""
+    """Return content that opens by a click on its heading."""
     return tag("details", tag("summary", summary), body)
 
 
 def facts(items: Iterable[tuple[str, object]]) -> Html:
-    """Names and values."""
+    """Return a list of names and values."""
     return tag("dl", *(join(tag("dt", name), tag("dd", value)) for name, value in items), class_="facts")
 
 
 def numbers(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
-    """Give a plot's numbers as text."""
+    """Return the numbers of a plot as a table behind a click."""
     body = [tag("tr", *map(_cell, row)) for row in rows]
     head = tag("tr", *(tag("th", text, scope="col") for text in heads))
     return tag(

@@ -1,4 +1,4 @@
-"""Vector plots without a library: bars, stacked bars and lines, with every number in a table below."""
+"""Vector plots: bars, stacked bars and lines, each with its numbers in a table below."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ def _place(value: float) -> float:
 
 
 def histogram(values: NDArray[np.int64], bins: int = 24) -> Bins:
-    """Whole-number bins of equal width, by label; at most ``bins``."""
+    """Count whole numbers [n] in at most ``bins`` bins of equal width; return label and count of each."""
     if not len(values):
         return []
     low, high = int(values.min()), int(values.max())
@@ -32,7 +32,10 @@ def histogram(values: NDArray[np.int64], bins: int = 24) -> Bins:
 
 
 def signed_histogram(values: NDArray[np.int64]) -> Bins:
-    """Bins that double in width away from zero, which has its own: differences small and large in one picture."""
+    """Count whole numbers [n] in bins that double in width away from zero, which has a bin of its own.
+
+    Small and large differences fit one plot.
+    """
     if not len(values):
         return []
     top = int(np.abs(values).max()).bit_length()
@@ -46,7 +49,7 @@ def signed_histogram(values: NDArray[np.int64]) -> Bins:
 
 
 def bars(title: str, bins: Bins, unit: str) -> Html:
-    """Bar chart of counts."""
+    """Return a bar chart of counts."""
     if not bins:
         return tag("figure", tag("figcaption", title), tag("p", "Nothing to show.", class_="soft small"))
     most = max(count for _label, count in bins) or 1
@@ -93,7 +96,7 @@ def _picture(label: str, *children: Html) -> Html:
 
 
 def stacked(title: str, rows: Mapping[str, Mapping[str, int]], kinds: Sequence[str]) -> Html:
-    """One bar of full width a row, divided by kind; for shares of different wholes side by side."""
+    """Return one bar of full width for each row, divided by kind, to compare shares of different totals."""
     line, left, width = 26, 130, 480
     marks = []
     for index, (name, counts) in enumerate(rows.items()):
@@ -134,7 +137,7 @@ def stacked(title: str, rows: Mapping[str, Mapping[str, int]], kinds: Sequence[s
 
 
 def lines(title: str, x: Sequence[float], series: Mapping[str, Sequence[float | None]], x_name: str) -> Html:
-    """Lines over a common axis; a missing value leaves a gap."""
+    """Return lines over a common axis; a missing value leaves a gap."""
     values = [value for ys in series.values() for value in ys if value is not None]
     if len(x) < 2 or not values:
         return tag("figure", tag("figcaption", title), tag("p", "Nothing to show.", class_="soft small"))
@@ -147,9 +150,9 @@ def lines(title: str, x: Sequence[float], series: Mapping[str, Sequence[float | 
             if value is None:
                 lift = True
                 continue
-            drawn.append(
-                f"{'M' if lift else 'L'}{_place(_LEFT + (_WIDTH - _LEFT) * (at - x[0]) / across)} {_place(_TOP + inner * (high - value) / up)}"
-            )
+            place_x = _place(_LEFT + (_WIDTH - _LEFT) * (at - x[0]) / across)
+            place_y = _place(_TOP + inner * (high - value) / up)
+            drawn.append(f"{'M' if lift else 'L'}{place_x} {place_y}")
             lift = False
         marks.append(tag("path", d=" ".join(drawn), class_=f"line l{(color - 1) % 5 + 1}"))
     ends = [

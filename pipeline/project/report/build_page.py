@@ -1,4 +1,4 @@
-"""build/report.html: where the build stands, what it cost, how well the ids are known, and what the drafter is worth."""
+"""The page of a whole build: its state, its cost, how the ids are known, and how good the drafter is."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,15 +8,18 @@ from pipeline.core.html.blocks import Cell, badge, cards, facts, money, number, 
 from pipeline.core.html.frame import page
 from pipeline.core.html.markup import Html, join, tag
 from pipeline.core.html.plots import bars, lines, stacked
-from pipeline.project.report.gather import Build, Dataset
+from pipeline.project.report.gather import Build, BuiltDataset
 from pipeline.project.report.overlap import Overlap
 
 EVIDENCE = ("ids", "logprobs", "count", "text", "none")
 Overlaps = dict[tuple[str, str], Overlap]
+"""Rows in common by the names of two datasets."""
+_MOST_POINTS = 200
+"""A longer training log is thinned out to between this many points and twice as many."""
 
 
 def report(build: Build, overlaps: Overlaps) -> str:
-    """Whole page."""
+    """Return the whole page."""
     return page(
         "Build report",
         [
@@ -31,33 +34,32 @@ def report(build: Build, overlaps: Overlaps) -> str:
     )
 
 
-def word(dataset: Dataset) -> str:
-    """Verdict of a dataset in a word."""
+def word(dataset: BuiltDataset) -> str:
+    """Return the verdict on a dataset: go, no-go, or not audited."""
     return "not audited" if dataset.audit is None else str(dataset.audit["gate"]["verdict"])
 
 
 def verdict(build: Build) -> Html:
-    """Where the build stands, in a sentence, and the figures that matter most."""
+    """Show the state of the build in a sentence, and the most important figures."""
     stopped = [dataset.name for dataset in build.datasets if word(dataset) == "no-go"]
-    open_ones = [dataset.name for dataset in build.datasets if word(dataset) == "not audited"]
+    unaudited = [dataset.name for dataset in build.datasets if word(dataset) == "not audited"]
     length = (build.evaluation or {}).get("acceptance_length")
     if stopped:
-        title, said = (
-            "No-go",
-            f"The gate stops {', '.join(stopped)}; nothing is extracted or trained until that is settled.",
-        )
-    elif open_ones:
-        title, said = "Under way", f"Not audited yet: {', '.join(open_ones)}."
+        title = "No-go"
+        sentence = f"The gate stops {', '.join(stopped)}; nothing is extracted or trained until that is settled."
+    elif unaudited:
+        title, sentence = "Under way", f"Not audited yet: {', '.join(unaudited)}."
     elif build.evaluation is None:
-        title, said = "Go", "Every dataset may be trained on. No drafter is evaluated yet."
+        title, sentence = "Go", "Every dataset may be trained on. No drafter is evaluated yet."
     else:
-        title, said = (
-            "Done",
-            f"Every dataset passed, and the drafter is evaluated: {number(length, 2)} tokens are written for each pass of the target.",
+        title = "Done"
+        sentence = (
+            "Every dataset passed, and the drafter is evaluated: "
+            f"{number(length, 2)} tokens are written for each pass of the target."
         )
     audits = [dataset.audit for dataset in build.datasets if dataset.audit is not None]
     figures = [
-        (f"{len(build.datasets) - len(open_ones)} / {len(build.datasets)}", "datasets audited"),
+        (f"{len(build.datasets) - len(unaudited)} / {len(build.datasets)}", "datasets audited"),
         (
             f"{sum(audit['accepted'] for audit in audits):,}",
             f"of {sum(audit['rows'] for audit in audits):,} rows accepted",
@@ -72,7 +74,7 @@ def verdict(build: Build) -> Html:
             "div",
             tag("h1", "Build report"),
             tag("strong", title, class_="word"),
-            tag("p", said),
+            tag("p", sentence),
             class_=f"verdict {kind}",
         ),
         cards(figures),
@@ -80,32 +82,32 @@ def verdict(build: Build) -> Html:
 
 
 def spent(build: Build) -> float | None:
-    """Dollars over all datasets, by what `generate` counted, else by the audit."""
-    known = [
+    """Return the dollars spent on all datasets, as `generate` counted them, or else the audit; None where unknown."""
+    costs = [
         cost
         for dataset in build.datasets
         if (cost := (dataset.generate or dataset.audit or {}).get("cost_usd")) is not None
     ]
-    return sum(known) if known else None
+    return sum(costs) if costs else None
 
 
 def datasets(build: Build) -> Html:
-    """One line a dataset, with its report."""
+    """Show each dataset in a line, with a link to its report."""
     rows = []
     for dataset in build.datasets:
-        audit, said = dataset.audit, word(dataset)
+        audit, decided = dataset.audit, word(dataset)
         name = (
             tag("a", dataset.name, href=f"{quote(dataset.name)}/audit/report.html") if dataset.report else dataset.name
         )
-        mark = badge(said, {"go": "ok", "no-go": "error"}.get(said, "off"))
+        mark = badge(decided, {"go": "ok", "no-go": "error"}.get(decided, "off"))
         if audit is None:
-            rows.append((Cell(name, dataset.name), Cell(mark, said), *[None] * 6))
+            rows.append((Cell(name, dataset.name), Cell(mark, decided), *[None] * 6))
             continue
         off = audit["billing"]["mean_absolute"]
         rows.append(
             (
                 Cell(name, dataset.name),
-                Cell(mark, said),
+                Cell(mark, decided),
                 audit["rows"],
                 audit["accepted"],
                 percent(audit["accepted"] / audit["rows"] if audit["rows"] else None),
@@ -122,7 +124,7 @@ def datasets(build: Build) -> Html:
 
 
 def state(build: Build) -> Html:
-    """Which stages have made their files, dataset by dataset. Whether those are up to date is for `dvc status` to say."""
+    """Show which stages have made their files; `dvc status` says which of these are up to date."""
     stages = list(build.datasets[0].made) if build.datasets else []
 
     def mark(made: bool) -> Cell:
@@ -144,12 +146,12 @@ def state(build: Build) -> Html:
 
 
 def cost(build: Build) -> Html:
-    """Money and tokens by dataset and by provider, against the caps."""
+    """Show money and tokens by dataset and by provider, with the caps."""
     rows = []
     for dataset in build.datasets:
-        found = dataset.generate or {}
+        generated = dataset.generate or {}
         cap = build.config.get("datasets", {}).get(dataset.name, {}).get("budget", {}).get("usd")
-        for name, part in sorted(found.get("by_provider", {}).items()):
+        for name, part in sorted(generated.get("by_provider", {}).items()):
             rows.append(
                 (dataset.name, name, part.get("answers"), part.get("completion_tokens"), money(part.get("cost_usd")))
             )
@@ -157,9 +159,12 @@ def cost(build: Build) -> Html:
             (
                 dataset.name,
                 Cell("all", ""),
-                found.get("answered"),
-                found.get("completion_tokens"),
-                Cell(f"{money(found.get('cost_usd')).shown} of {money(cap, 2).shown}", found.get("cost_usd") or 0.0),
+                generated.get("answered"),
+                generated.get("completion_tokens"),
+                Cell(
+                    f"{money(generated.get('cost_usd')).shown} of {money(cap, 2).shown}",
+                    generated.get("cost_usd") or 0.0,
+                ),
             )
         )
     whole = build.config.get("budget", {})
@@ -176,7 +181,7 @@ def cost(build: Build) -> Html:
 
 
 def evidence(build: Build) -> Html:
-    """Evidence mix by dataset, and how it compares with the true ids where a server told them."""
+    """Show how the ids are known, by dataset, and how the rebuilt ids compare with true ones from a server."""
     mix = {dataset.name: dataset.audit["evidence"] for dataset in build.datasets if dataset.audit is not None}
     rows = []
     for dataset in build.datasets:
@@ -196,12 +201,12 @@ def evidence(build: Build) -> Html:
     )
     return join(
         stacked("Evidence", mix, EVIDENCE) if mix else tag("p", "Nothing is audited yet."),
-        truth or tag("p", "No server told its true ids, so the rebuilt ones could not be compared with them."),
+        truth or tag("p", "No server reported true ids to compare the rebuilt ones with."),
     )
 
 
 def calibrated(entry: dict[str, Any]) -> tuple[object, ...]:
-    """Cells of one group of a calibration."""
+    """Return the cells of one group of a calibration."""
     low, high = entry["exact_interval"]
     return (
         entry["rows"],
@@ -213,12 +218,13 @@ def calibrated(entry: dict[str, Any]) -> tuple[object, ...]:
     )
 
 
-def duplicates(found: Overlaps) -> Html:
-    """What two datasets have in common."""
-    if not found:
+def duplicates(overlaps: Overlaps) -> Html:
+    """Show the rows that two datasets have in common."""
+    if not overlaps:
         return tag(
             "p",
-            "No accepted prompt or answer stands in two datasets, and no answer is almost the same as one of another dataset.",
+            "No accepted prompt or answer occurs in two datasets, "
+            "and no answer is almost the same as one of another dataset.",
         )
     rows = [
         (
@@ -234,19 +240,19 @@ def duplicates(found: Overlaps) -> Html:
                 "",
             ),
         )
-        for names, overlap in found.items()
+        for names, overlap in overlaps.items()
     ]
     heads = ("Dataset", "Also in", "Same prompt", "Same answer", "Almost the same answer", "For example")
     return table(heads, rows, caption="Accepted rows of the second dataset that are like one of the first")
 
 
 def drafter(build: Build) -> Html:
-    """Training curves and acceptance."""
+    """Show training curves and acceptance."""
     return join(curves(build.log), acceptance(build.evaluation))
 
 
 def curves(log: list[dict[str, float | None]]) -> Html:
-    """Loss, accuracy and held-out acceptance over the steps."""
+    """Show loss, accuracy and held-out acceptance over the steps."""
     if not log:
         return tag("p", "No drafter is trained yet.")
     steps = [row.get("step") or 0.0 for row in log]
@@ -259,15 +265,16 @@ def curves(log: list[dict[str, float | None]]) -> Html:
         if row.get("heldout_acceptance") is not None
     ]
 
-    def series(chosen: list[str]) -> dict[str, list[float | None]]:
-        keep = range(0, len(log), max(1, len(log) // 200))
-        return {name: [log[index].get(name) for index in keep] for name in chosen}
+    drawn = range(0, len(log), max(1, len(log) // _MOST_POINTS))
 
-    kept = [steps[index] for index in range(0, len(log), max(1, len(log) // 200))]
+    def series(chosen: list[str]) -> dict[str, list[float | None]]:
+        return {name: [log[index].get(name) for index in drawn] for name in chosen}
+
+    drawn_steps = [steps[index] for index in drawn]
     return tag(
         "div",
-        lines("Training loss", kept, series(losses), "step"),
-        lines("Accuracy by draft position", kept, series(accuracies), "step"),
+        lines("Training loss", drawn_steps, series(losses), "step"),
+        lines("Accuracy by draft position", drawn_steps, series(accuracies), "step"),
         lines(
             "Acceptance on held-out rows, estimated",
             [step for step, _value in held],
@@ -278,21 +285,22 @@ def curves(log: list[dict[str, float | None]]) -> Html:
     )
 
 
-def acceptance(found: dict[str, Any] | None) -> Html:
-    """What the evaluation measured."""
-    if found is None:
+def acceptance(evaluation: dict[str, Any] | None) -> Html:
+    """Show the results of the evaluation."""
+    if evaluation is None:
         return tag("p", "No drafter is evaluated yet.")
-    anchors = found.get("anchors", {})
+    anchors = evaluation.get("anchors", {})
     rows = [
-        (name, part.get("acceptance_length"), part.get("prompts")) for name, part in found.get("datasets", {}).items()
+        (name, part.get("acceptance_length"), part.get("prompts"))
+        for name, part in evaluation.get("datasets", {}).items()
     ]
-    shares = found.get("per_position") or found.get("acceptance_per_position") or []
+    shares = evaluation.get("per_position", [])
     positions = [(str(index), round(share * 100)) for index, share in enumerate(shares, 1)]
     return join(
         facts(
             [
-                ("Acceptance length", number(found.get("acceptance_length"), 3)),
-                ("Draft tokens", number(found.get("draft_tokens"))),
+                ("Acceptance length", number(evaluation.get("acceptance_length"), 3)),
+                ("Draft tokens", number(evaluation.get("draft_tokens"))),
                 *(
                     (f"Anchor: {name}", number(value, 3))
                     for name, value in anchors.items()

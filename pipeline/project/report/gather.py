@@ -1,7 +1,7 @@
-"""What a build has made so far, read from its small files; whatever is missing is None, and said so."""
+"""The small files of a build, as far as they exist; None for a missing one."""
 
 import csv
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,47 +11,47 @@ from pipeline.graph import STAGES, Stage
 
 
 @dataclass(frozen=True)
-class Dataset:
-    """One dataset's small files."""
+class BuiltDataset:
+    """The small files of one dataset."""
 
     name: str
     audit: dict[str, Any] | None
     generate: dict[str, Any] | None
     calibration: dict[str, Any] | None
     made: dict[str, bool]
-    """Stage to whether everything that it writes is there."""
+    """Maps each stage to whether all its files exist."""
     report: bool
-    """Whether there is a report to link."""
+    """True where the page of the audit exists."""
     accepted: Path
     sketch: Path
-    """What rows are compared by; either file may be missing."""
+    """By these two files rows are compared across datasets; either may be missing."""
 
 
 @dataclass(frozen=True)
 class Build:
-    """A build's small files."""
+    """The small files of a build."""
 
     config: dict[str, Any]
-    datasets: list[Dataset]
+    datasets: list[BuiltDataset]
     made: dict[str, bool]
-    """Stages of the whole build."""
+    """Maps each stage of the whole build to whether all its files exist."""
     evaluation: dict[str, Any] | None
-    log: list[dict[str, float | None]] = field(default_factory=list)
+    log: list[dict[str, float | None]]
     """Rows of the training log."""
 
 
 def small(path: Path) -> dict[str, Any] | None:
-    """Document in a JSON file, or None when there is none that can be read."""
+    """Return the object in a JSON file, or None where it is missing or damaged."""
     try:
-        found = read_json(path)
+        document = read_json(path)
     except AerieError:
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def audit_summary(path: Path) -> dict[str, Any] | None:
-    """Summary of an audit, or None when there is none of this version."""
-    found = small(path)
+    """Return the summary of an audit, or None where it is missing, damaged or of another version."""
+    summary = small(path)
     needed = {
         "rows",
         "accepted",
@@ -65,11 +65,11 @@ def audit_summary(path: Path) -> dict[str, Any] | None:
         "cost_usd",
         "gate",
     }
-    return found if found is not None and found.get("version") == 1 and needed <= set(found) else None
+    return summary if summary is not None and summary.get("version") == 1 and needed <= set(summary) else None
 
 
 def number(text: str | None) -> float | None:
-    """Cell of a log as a number, or None."""
+    """Return a cell of a log as a number, or None where it is empty or not a number."""
     try:
         return float(text) if text else None
     except ValueError:
@@ -77,7 +77,7 @@ def number(text: str | None) -> float | None:
 
 
 def training_log(path: Path) -> list[dict[str, float | None]]:
-    """Rows of the training log; empty when there is none."""
+    """Return the rows of the training log; none where it is missing."""
     try:
         lines = read_bytes(path).decode("utf-8", "replace").split("\n")
     except AerieError:
@@ -86,12 +86,12 @@ def training_log(path: Path) -> list[dict[str, float | None]]:
 
 
 def is_made(stage: Stage, root: Path, dataset: str = "") -> bool:
-    """Whether all that a stage writes is there."""
+    """Return whether all files of a stage exist."""
     return all((root / template.format(d=dataset)).exists() for template in stage.writes.values())
 
 
 def gather(root: Path) -> Build | None:
-    """Read a build, or None when nothing was composed there yet."""
+    """Read a build; return None where build/config.json is missing or damaged."""
     build = root / "build"
     config = small(build / "config.json")
     if config is None:
@@ -100,7 +100,7 @@ def gather(root: Path) -> Build | None:
     for name in config.get("names", []):
         folder = build / name
         datasets.append(
-            Dataset(
+            BuiltDataset(
                 name=name,
                 audit=audit_summary(folder / "audit" / "summary.json"),
                 generate=small(folder / "generate.json"),

@@ -10,25 +10,24 @@ from pipeline.core.html.markup import visible
 
 
 def inert(text: object) -> str:
-    """Untrusted text inside a table or a list: no markup, no line break, nothing hidden."""
-    escaped = html.escape(
-        visible(" ".join(str(text).split())), quote=False
-    )  # an entity for a quote would itself be escaped below
+    """Make untrusted text safe inside a table or a list: no markup, no line break, no hidden character."""
+    line = visible(" ".join(str(text).split()))
+    escaped = html.escape(line, quote=False)  # the next line would escape the entity of a quote again
     return re.sub(r"[|@`\[\]*_~\\#!]", lambda found: f"&#{ord(found[0])};", escaped)
 
 
 def code(text: object) -> str:
-    """The same as code, in which nobody is mentioned: an escaped `@` alone would still call someone."""
+    """Show untrusted text as code, because an `@` mentions a user even when it is escaped."""
     return f"<code>{inert(text)}</code>"
 
 
 def row(cells: list[object]) -> str:
-    """One line of a table."""
+    """Return one line of a table."""
     return f"| {' | '.join(str(cell) for cell in cells)} |"
 
 
 def markdown(summaries: Mapping[str, Mapping[str, Any]]) -> str:
-    """Verdicts of some datasets in one table, what was found, and which provider did how."""
+    """Return the verdicts on datasets in one table, then the findings and the scorecards of each."""
     lines = [
         "### Audit",
         "",
@@ -69,7 +68,7 @@ def markdown(summaries: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def scorecards(providers: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Give providers side by side."""
+    """Return the table of the providers' scorecards, as lines."""
     lines = [
         row(["Provider", "Rows", "Exact", "Known", "Errors", "Tool calls valid", "Cut", "$ per M"]),
         row(["---"] * 8),

@@ -1,4 +1,4 @@
-"""Rows that stand in more than one dataset of a build: the audits' own comparison, over the sketches that they leave."""
+"""Rows that occur in more than one dataset of a build, found in the sketches of the audits."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,23 +14,23 @@ from pipeline.formats.schema.sketch import SCHEMA
 from pipeline.project.report.gather import Build
 from pipeline.stages.audit.checks.duplicates import near_pairs, repeats
 from pipeline.stages.audit.config import NearDuplicateSection
-from pipeline.stages.audit.sketch import Names, Sketch, facts_of, in_memory
+from pipeline.stages.audit.sketch import RowNames, Sketch, facts_of, in_memory
 
 EXAMPLES = 3
 
 
 @dataclass
 class Overlap:
-    """What a dataset has in common with one that comes before it; a row counts for the first dataset that has the like of it."""
+    """The rows that a dataset has in common with an earlier one; a row counts for the first dataset with an equal."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    """Rows by kind: same `prompt`, same `completion`, `near` for almost the same completion."""
+    """Numbers of rows with the same `prompt`, the same `completion`, and almost the same completion, `near`."""
     examples: list[tuple[str, str]] = field(default_factory=list)
-    """Id in the first dataset, and in the other."""
+    """Pairs of ids, in the earlier dataset and in the later one."""
 
 
 def across(build: Build) -> dict[tuple[str, str], Overlap]:
-    """What the audited datasets of a build have in common.
+    """Find the rows that the audited datasets of a build have in common.
 
     Raises:
         InputError: a file is damaged.
@@ -42,13 +42,13 @@ def across(build: Build) -> dict[tuple[str, str], Overlap]:
 
 
 def near_section(build: Build, name: str) -> NearDuplicateSection:
-    """How a dataset's audit compares answers that are almost the same; as by default where the configuration has no such section."""
+    """Return the near-duplicate settings of a dataset's audit, or the defaults where the configuration has none."""
     given = build.config.get("datasets", {}).get(name, {}).get("audit", {}).get("near_duplicates")
     return NearDuplicateSection(severity="info") if given is None else NearDuplicateSection.model_validate(given)
 
 
 def accepted_sketch(name: str, sketch: Path, accepted: Path) -> Sketch:
-    """What is kept of a dataset's accepted rows.
+    """Return the sketch of a dataset's accepted rows.
 
     Raises:
         InputError: a file is damaged.
@@ -61,11 +61,11 @@ def accepted_sketch(name: str, sketch: Path, accepted: Path) -> Sketch:
 
 
 def overlaps(sketches: list[Sketch], section: NearDuplicateSection) -> dict[tuple[str, str], Overlap]:
-    """What each two datasets have in common, in the order of the sketches; pairs with nothing in common are left out."""
-    names = Names(sketches)
+    """Find the rows that two datasets have in common, in the order of the sketches; other pairs are left out."""
+    names = RowNames(sketches)
     starts = np.cumsum([0, *(sketch.rows for sketch in sketches)])
     order = [sketch.name for sketch in sketches]
-    found: dict[tuple[str, str], Overlap] = {}
+    by_pair: dict[tuple[str, str], Overlap] = {}
     same = _across(starts, *repeats(facts_of(sketches, "completion")))
     near = _across(starts, *near_pairs(facts_of(sketches, "signature"), section)[:2])
     kinds = {
@@ -76,15 +76,15 @@ def overlaps(sketches: list[Sketch], section: NearDuplicateSection) -> dict[tupl
     for kind, pairs in kinds.items():
         for row, first in pairs.tolist():
             (dataset, one), (later, other) = names.of(first), names.of(row)
-            overlap = found.setdefault((dataset, later), Overlap())
+            overlap = by_pair.setdefault((dataset, later), Overlap())
             overlap.counts[kind] += 1
             if len(overlap.examples) < EXAMPLES and (one, other) not in overlap.examples:
                 overlap.examples.append((one, other))
-    return dict(sorted(found.items(), key=lambda item: [order.index(name) for name in item[0]]))
+    return dict(sorted(by_pair.items(), key=lambda item: [order.index(name) for name in item[0]]))
 
 
 def _across(starts: NDArray[np.int64], rows: NDArray[np.int64], firsts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Pairs of rows in two datasets; [pairs, 2]. What is alike inside one dataset is for its own audit to say."""
+    """Return the pairs of rows [pairs, 2] that lie in two datasets; pairs inside one are the task of its own audit."""
     pairs = np.stack([rows, firsts], axis=1)
     dataset = np.searchsorted(starts, pairs, side="right")
     return np.asarray(pairs[dataset[:, 0] != dataset[:, 1]])

@@ -1,4 +1,4 @@
-"""`audit` and `datasets.<name>.expect`: one field a check, so that an unknown check is a mistake with a name."""
+"""The sections `audit`, with one field for each check, and `datasets.<name>.expect`."""
 
 from typing import Any, Literal
 
@@ -11,61 +11,61 @@ Level = Literal["error", "warn", "info", "off"]
 
 
 class ExpectSection(Section):
-    """What every answer of a dataset must, may, or must not have."""
+    """Properties that every answer of a dataset must have, may have or must not have."""
 
     reasoning: Expectation = "optional"
     tool_calls: Expectation = "optional"
 
 
 class CheckSection(Section):
-    """What every check has."""
+    """Settings that every check has."""
 
     severity: Level
-    """error: the row is left out of training; warn and info: it stays, and is counted; off: the check does not run."""
+    """error: leave the row out of training; warn, info: keep the row and count it; off: do not run the check."""
     max_share: float | None = Field(None, ge=0, le=1)
-    """Share of rows with this finding above which the dataset fails; null sets no limit."""
+    """Largest share of rows with this finding; above it the dataset fails. null sets no limit."""
 
 
 class RoundTripSection(CheckSection):
     """Thresholds of `round_trip`."""
 
     max_rate: float = Field(0.05, ge=0, le=1)
-    """Share of a row's tokens that may differ after decoding and encoding again."""
+    """Largest share of a row's tokens that may differ after decoding and encoding again."""
 
 
 class DifferenceSection(CheckSection):
-    """Thresholds of `count_difference` and `reasoning_count`: a difference must pass both to be a finding."""
+    """Thresholds of `count_difference` and `reasoning_count`; a finding exceeds both."""
 
     max_tokens: int = Field(16, ge=0)
     max_rate: float = Field(0.02, ge=0)
-    """Share of the tokens billed or counted."""
+    """Share of the billed or counted tokens."""
 
 
 class TokenPrice(Section):
-    """Dollars per million tokens."""
+    """A price in dollars per million tokens."""
 
     prompt: float = Field(ge=0)
     completion: float = Field(ge=0)
 
 
 class CostSection(CheckSection):
-    """What `cost` compares with."""
+    """Thresholds and prices of `cost`."""
 
     max_rate: float = Field(0.02, ge=0)
-    """Share by which the cost may differ."""
+    """Largest difference, as a share of the expected cost."""
     prices: dict[str, TokenPrice] = Field(default_factory=dict)
-    """By provider's name; for others the prices that the endpoints listed when the answers were made, where those are known."""
+    """Prices by provider. For others the prices count that their endpoints listed when they answered, where known."""
 
 
 class ModelSection(CheckSection):
-    """What `model_name` admits."""
+    """Settings of `model_name`."""
 
     admit: list[str] = Field(default_factory=list)
-    """Names as the answers have them; empty admits any."""
+    """Model names as the answers have them; empty admits any."""
 
 
 class RefusalSection(CheckSection):
-    """How a refusal begins."""
+    """Settings of `refusal`."""
 
     openings: list[str] = Field(
         default_factory=lambda: [
@@ -78,11 +78,11 @@ class RefusalSection(CheckSection):
             "i won't help",
         ]
     )
-    """First words of the content, case ignored."""
+    """First words of a refusal; case is ignored."""
 
 
 class CountSection(CheckSection):
-    """A number of things that a row may have."""
+    """A limit on how often something may occur in a row."""
 
     max_count: int = Field(0, ge=0)
 
@@ -91,7 +91,7 @@ class LoopSection(CheckSection):
     """Thresholds of `token_loop`."""
 
     max_run: int = Field(64, ge=1)
-    """Times that one token may stand in a row."""
+    """Most times in succession that one token may occur."""
 
 
 class RepeatSection(CheckSection):
@@ -99,16 +99,16 @@ class RepeatSection(CheckSection):
 
     n: int = Field(16, ge=1)
     max_rate: float = Field(0.5, ge=0, le=1)
-    """Share of n-grams that stood in the answer before."""
+    """Largest share of n-grams that repeat an earlier one of the same answer."""
     min_tokens: int = Field(64, ge=1)
-    """Shorter answers are not checked."""
+    """The check skips shorter answers."""
 
 
 class CompressionSection(CheckSection):
     """Thresholds of `compression`."""
 
     max_ratio: float = Field(10.0, gt=1)
-    """Bytes of the text over bytes after LZ4, a fast method for which prose shrinks 1.5 times and code 2 to 4."""
+    """Largest ratio of bytes before and after LZ4, a fast method: prose has a ratio of 1.5, code of 2 to 4."""
     min_bytes: int = Field(512, ge=1)
 
 
@@ -117,16 +117,16 @@ class LanguageSection(CheckSection):
 
     min_letters: int = Field(20, ge=1)
     min_share: float = Field(0.5, ge=0, le=1)
-    """Share of the answer's letters from which a script counts as the answer's."""
+    """Smallest share of the answer's letters at which a script counts as the answer's."""
     max_prompt_share: float = Field(0.02, ge=0, le=1)
-    """Share of the prompt's letters from which the script counts as known to the prompt."""
+    """Smallest share of the prompt's letters at which the prompt counts as using the script."""
 
 
 class DuplicateSection(CheckSection):
     """Thresholds of `duplicate_completions`."""
 
     min_tokens: int = Field(16, ge=1)
-    """Shorter answers are not compared."""
+    """The check skips shorter answers."""
 
 
 class NearDuplicateSection(DuplicateSection):
@@ -137,7 +137,7 @@ class NearDuplicateSection(DuplicateSection):
     min_similarity: float = Field(0.8, ge=0, le=1)
     permutations: int = Field(64, ge=8, le=1024)
     bands: int = Field(16, ge=1)
-    """Must divide the permutations; more bands find pairs that are less alike, and take longer."""
+    """Divides ``permutations``. More bands find pairs that are less alike, and take longer."""
 
     @model_validator(mode="after")
     def _bands_divide(self) -> "NearDuplicateSection":
@@ -150,20 +150,20 @@ class ContaminationSection(CheckSection):
     """Thresholds of `contamination`."""
 
     n: int = Field(13, ge=2)
-    """Ids in an n-gram."""
+    """Number of ids in an n-gram."""
     max_rate: float = Field(0.2, ge=0, le=1)
-    """Share of the n-grams of a prompt or an answer that may be held-out ones."""
+    """Largest share of held-out n-grams among those of a prompt or an answer."""
 
 
 class GateSection(Section):
-    """What the dataset as a whole must reach."""
+    """Thresholds for the dataset as a whole."""
 
     max_error_rate: float = Field(0.2, ge=0, le=1)
-    """Share of rows with an error among those that hold ids, at most."""
+    """Largest share of rows with an error among the rows that hold ids."""
     min_accepted: int = Field(1, ge=0)
-    """Rows left for training, at least."""
+    """Smallest number of rows that must be left for training."""
     admit: list[str] = Field(default_factory=list)
-    """Reasons of flagged rows that may be trained on all the same; a code admits that code with any details after a colon."""
+    """Reasons for which a flagged row may still be trained on. A code also admits itself with details after a colon."""
 
 
 def _error() -> CheckSection:
@@ -175,7 +175,7 @@ def _warn() -> CheckSection:
 
 
 class AuditSection(Section):
-    """The gate, and one entry a check."""
+    """The thresholds of the dataset, and one entry for each check."""
 
     gate: GateSection = GateSection()
     ends_with_end_token: CheckSection = Field(default_factory=_error)
@@ -221,20 +221,20 @@ class AuditSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _known_checks(cls, values: Any) -> Any:
-        """Refuse a check that does not exist, and name those that do."""
+        """Refuse unknown checks with a message that names the known ones."""
         if isinstance(values, dict) and (unknown := sorted(set(map(str, values)) - set(cls.model_fields))):
             known = sorted(set(cls.model_fields) - {"gate"})
             raise ValueError(f"unknown checks {unknown}; known are {known}")
         return values
 
     def check(self, name: str) -> CheckSection:
-        """Settings of one check."""
+        """Return the settings of one check."""
         section: CheckSection = getattr(self, name)
         return section
 
 
 def laid_over(shared: Any, own: Any) -> Any:
-    """Values of ``shared`` with those of ``own`` laid on top, key by key."""
+    """Return ``shared`` with the values of ``own`` laid over it, key by key."""
     if isinstance(shared, dict) and isinstance(own, dict):
         return {**shared, **{key: laid_over(shared.get(key), value) for key, value in own.items()}}
     return own

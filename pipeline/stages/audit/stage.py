@@ -1,13 +1,12 @@
-"""The audit of one dataset: rows in, findings, accepted rows, a report and a verdict out.
+"""The audit of one dataset: from rows to findings, accepted rows, a report and a verdict.
 
-A no-go does not fail this stage, because DVC records no failed stage and the report would be lost; the gate acts on the verdict.
+A no-go does not fail this stage: DVC records no failed stage, so the report would be lost. The gate stops the build.
 """
 
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.files import read_model
-from pipeline.core.reuse.row_cache import opened
 from pipeline.core.sections import Section
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.special_tokens import open_tokenizer
@@ -17,25 +16,24 @@ from pipeline.stages.audit.inputs.endpoints import read_endpoints
 from pipeline.stages.audit.inputs.heldout import read_heldout
 from pipeline.stages.audit.inputs.latency import read_latencies
 from pipeline.stages.audit.inputs.source import Source, parquet
-from pipeline.stages.audit.kept import KeptAudit, decides
 from pipeline.stages.audit.outputs import Outputs, write_audit
 from pipeline.stages.audit.workers import suitable
 
 
 class Config(Section):
-    """What the stage is given of the configuration."""
+    """The stage's part of the configuration."""
 
     audit: AuditSection
-    """What all datasets share."""
+    """Thresholds that all datasets share."""
     own: dict[str, Any]
-    """Keys of it for which the dataset has its own value."""
+    """Keys of ``audit`` for which this dataset has its own value."""
     expect: ExpectSection
     allow: list[str]
     deny: list[str]
     heldout: str
-    """Path of the evaluation prompts, which must not be trained on."""
+    """Path of the evaluation prompts, which nobody may train on."""
     heldout_digest: str | None
-    """Digest of that file, so that the audit runs again when it changes; null when there is no such file."""
+    """Digest of that file, so that the audit runs again when it changes; null where the file does not exist."""
 
 
 def run(
@@ -69,21 +67,14 @@ def run(
         if config.heldout_digest is None
         else read_heldout(Path(config.heldout), tokenizer, section.contamination.n)
     )
-    context = make_context(
-        target, tokenizer, config.expect, config.allow, config.deny, heldout, read_endpoints(generated)
+    endpoints = read_endpoints(generated)
+    context = make_context(target, tokenizer, config.expect, config.allow, config.deny, heldout, endpoints)
+    write_audit(
+        f"Audit of {accepted.parent.name}",
+        Source(parquet(tokens), prompts, responses, str(tokens)),
+        context,
+        section,
+        Outputs(accepted, findings, report, summary, sketch, lengths),
+        workers=suitable(tokens),
+        latencies=read_latencies(timings),
     )
-    source = Source(parquet(tokens), prompts, responses, str(tokens))
-    outputs = Outputs(accepted, findings, report, summary, sketch, lengths)
-    latencies = read_latencies(timings)
-    with opened("audit", decides(context, section, config.heldout_digest)) as kept:
-        rows = KeptAudit(kept, context) if kept.on else None
-        write_audit(
-            f"Audit of {accepted.parent.name}",
-            source,
-            context,
-            section,
-            outputs,
-            workers=suitable(tokens),
-            kept=rows,
-            latencies=latencies,
-        )

@@ -1,4 +1,4 @@
-"""Batches examined by several processes; what comes out is the same, in the same order, as from one."""
+"""Worker processes that examine batches; the results do not depend on their number."""
 
 import contextlib
 import multiprocessing
@@ -14,44 +14,43 @@ from pipeline.core.process.runner import begin_worker
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.loading import load_tokenizer
 from pipeline.stages.audit.config import AuditSection, ExpectSection
-from pipeline.stages.audit.engine import Part, examine, sketch_of
+from pipeline.stages.audit.engine import BatchResult, examine, sketch_of
 from pipeline.stages.audit.inputs.batch import Batch
 from pipeline.stages.audit.inputs.context import Context, make_context
 from pipeline.stages.audit.inputs.endpoints import Endpoints
 from pipeline.stages.audit.inputs.heldout import Heldout
 from pipeline.stages.audit.inputs.source import Rows, Source
-from pipeline.stages.audit.kept import Fresh, KeptAudit, told_of
 from pipeline.stages.audit.sketch import Sketch, in_memory
 
 WORTH_IT = 2 << 20
-"""Bytes of a tokens file from which more processes pay for what they take to start."""
+"""Size in bytes of a tokens file from which more processes save more time than they take to start."""
 MOST = 4
-"""More processes than this wait for the one that reads."""
+"""Largest number of processes: more would wait for the one that reads the file."""
 _AHEAD = 2
-"""Batches a process may have waiting: memory does not grow with the file."""
+"""Batches that may wait for each process, so that memory does not grow with the file."""
 
 
 @dataclass(frozen=True)
 class _Setup:
-    """What a worker needs to make the same context."""
+    """The parts from which a spawned worker builds the context again."""
 
     record: TargetRecord
     expect: ExpectSection
-    allow: list[str]
-    deny: list[str]
+    allow: tuple[str, ...]
+    deny: tuple[str, ...]
     heldout: Heldout | None
     endpoints: Endpoints
     section: AuditSection
 
 
 _here: tuple[Context, AuditSection] | None = None
-"""This worker's context, made once."""
+"""The context and the settings of this process, made once."""
 _threaded = False
-"""Whether this process has examined rows itself: rensa then runs threads, and a forked child would wait for them for ever."""
+"""True once this process has examined rows: rensa has then started threads, on which a forked child would hang."""
 
 
 def suitable(path: Path) -> int:
-    """Processes for a file of tokens: one for a small or missing file, else one a core."""
+    """Return the number of processes for a tokens file: 1 for a small or missing file, else one for each core."""
     try:
         size = path.stat().st_size
     except OSError:
@@ -70,61 +69,43 @@ def _work_with(context: Context, section: AuditSection) -> None:
 
 
 def _rebuild(setup: _Setup) -> None:
-    tokenizer = load_tokenizer(setup.record)  # checked by the process that started this one
+    tokenizer = load_tokenizer(setup.record)  # the parent process has checked it
     context = make_context(
         setup.record, tokenizer, setup.expect, setup.allow, setup.deny, setup.heldout, setup.endpoints
     )
     _inherit(context, setup.section)
 
 
-def _examine(rows: Rows) -> Part:
-    return _examined(rows)[1]
-
-
-def _examine_to_keep(rows: Rows) -> Fresh:
-    batch, part = _examined(rows)
-    return Fresh(part, told_of(batch, part))
-
-
-def _examined(rows: Rows) -> tuple[Batch, Part]:
+def _examine(rows: Rows) -> BatchResult:
     global _threaded
     assert _here is not None
     context, section = _here
     _threaded = True
-    batch = rows.to_batch(context)
-    return batch, examine(batch, section)
+    return examine(rows.to_batch(context), section)
 
 
 def _pool(context: Context, section: AuditSection, workers: int) -> ProcessPoolExecutor:
-    """Processes that have the context: inherited in no time by a fork, or built anew where a fork is not safe."""
+    """Start processes that have the context: inherited by a fork, or built again where a fork is not safe."""
     if not _threaded:
         return ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _inherit, (context, section))
     setup = _Setup(
-        context.record,
-        context.expect,
-        list(context.allow),
-        list(context.deny),
-        context.heldout,
-        context.endpoints,
-        section,
+        context.record, context.expect, context.allow, context.deny, context.heldout, context.endpoints, section
     )
     return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _rebuild, (setup,))
 
 
 def sketches(others: Iterable[tuple[str, Batch]], section: AuditSection) -> list[Sketch]:
-    """What rows of other datasets are compared by, each dataset with its name."""
+    """Sketch the rows of other datasets, given as batches with the dataset's name; one sketch for each dataset."""
     global _threaded
-    found: dict[str, list[pa.RecordBatch]] = {}
+    sketched: dict[str, list[pa.RecordBatch]] = {}
     for name, batch in others:
         _threaded = True
-        found.setdefault(name, []).append(sketch_of(batch, section))
-    return [in_memory(name, batches) for name, batches in found.items()]
+        sketched.setdefault(name, []).append(sketch_of(batch, section))
+    return [in_memory(name, batches) for name, batches in sketched.items()]
 
 
-def parts(
-    source: Source, context: Context, section: AuditSection, workers: int, kept: KeptAudit | None = None
-) -> Iterator[Part]:
-    """Parts of all batches, in row order; what ``kept`` has of a row is taken from there.
+def batch_results(source: Source, context: Context, section: AuditSection, workers: int) -> Iterator[BatchResult]:
+    """Examine all batches and yield their results in row order.
 
     Raises:
         AerieError: a worker died.
@@ -133,13 +114,6 @@ def parts(
     _work_with(context, section)
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(_pool(context, section, workers)) if workers > 1 else None
-        if kept is None:
-            yield from (
-                part
-                for _, part in where_needed(pool, _examine, ((None, rows) for rows in source.rows()), _AHEAD * workers)
-                if part is not None
-            )
-            return
-        for pending, fresh in where_needed(pool, _examine_to_keep, kept.look(source.rows()), _AHEAD * workers):
-            yield kept.part(pending, fresh)
-        kept.close()
+        for _, result in where_needed(pool, _examine, ((None, rows) for rows in source.rows()), _AHEAD * workers):
+            assert result is not None  # every batch was given to be examined
+            yield result

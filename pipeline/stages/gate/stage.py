@@ -1,4 +1,7 @@
-"""The gate: a no-go of the audit stops the build here, before anything expensive runs, and after the audit's report is recorded."""
+"""The gate: stop the build at a no-go of the audit, before the expensive stages.
+
+The audit itself cannot stop it: DVC records no failed stage, so the report would be lost.
+"""
 
 from pathlib import Path
 from typing import Literal
@@ -11,34 +14,35 @@ from pipeline.core.sections import Section
 
 
 class Config(Section):
-    """The gate decides nothing: the verdict is the audit's."""
+    """No settings: the audit has decided."""
 
 
-class Gate(Section):
-    """The part of the audit's summary that the gate acts on."""
+class RecordedVerdict(Section):
+    """The verdict in the audit's summary."""
 
     verdict: Literal["go", "no-go"]
     reasons: list[str]
 
 
-def run(config: Config, *, summary: Path, verdict: Path) -> None:  # noqa: ARG001 - every stage is given its section
-    """Let the build pass, and write that down, or stop it.
+def run(config: Config, *, summary: Path, verdict: Path) -> None:  # noqa: ARG001 - every stage takes its section
+    """Write the verdict down at a go; stop the build at a no-go.
 
     Raises:
-        GateError: the audit says no-go; the message has every reason and where the report is.
+        GateError: the audit says no-go; the message has every reason and the path of the report.
         ArtifactError: the summary is missing or damaged.
 
     """
     document = read_json(summary)
     try:
-        gate = Gate.model_validate(document["gate"])
+        gate = RecordedVerdict.model_validate(document["gate"])
         accepted, rows = int(document["accepted"]), int(document["rows"])
     except (ValidationError, KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"{summary}: no verdict of an audit in it; run `dvc repro` to make it anew") from error
+        raise ArtifactError(f"{summary}: holds no verdict of an audit; run `dvc repro` to make it again") from error
     if gate.verdict == "no-go":
         listed = "\n  ".join(gate.reasons)
         raise GateError(
             f"the audit of {summary.parent.parent.name} says no-go:\n  {listed}\n"
-            f"Read {summary.with_name('report.html')}; then change the data, or the thresholds in conf/audit/, and run `dvc repro`."
+            f"Read {summary.with_name('report.html')}; then change the data, or the thresholds in conf/audit/, "
+            "and run `dvc repro`."
         )
     write_json(verdict, {"verdict": gate.verdict, "accepted": accepted, "rows": rows})

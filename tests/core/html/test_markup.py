@@ -1,4 +1,4 @@
-"""Whatever a value holds, it is text on the page."""
+"""Markup: every value becomes text on the page."""
 
 from html.parser import HTMLParser
 
@@ -11,7 +11,7 @@ from pipeline.project.report.markdown import code
 
 
 class Reader(HTMLParser):
-    """What a browser would make of a page."""
+    """The tags and the text that a browser would read."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Bins add up, and pictures say their numbers as text."""
+"""Plots: bins add up, and every plot has its numbers as text."""
 
 import numpy as np
 from hypothesis import given, settings

@@ -1,11 +1,10 @@
-"""A small dataset that changes by random edits, and the three stages that reuse rows, run on it in one process."""
+"""A small dataset that changes by random edits, and the stages that reuse rows, run on it in one process."""
 
 import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -13,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from pipeline.core.errors import InputError
 from pipeline.core.files import write_json
 from pipeline.core.reuse.index import FILE
 from pipeline.core.reuse.row_cache import Kept
@@ -22,13 +20,9 @@ from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.model.tokenizer.loading import Tokenizer
 from pipeline.model.weights import find_source, open_model
-from pipeline.stages.audit import stage as audit
-from pipeline.stages.audit.config import AuditSection, ExpectSection, GateSection
-from pipeline.stages.audit.inputs.context import make_context
 from pipeline.stages.extract import stage as extract
 from pipeline.stages.reconstruct import stage as reconstruct
 from tests.answers.build import body, call
-from tests.stages.audit.test_stage import WRITES
 from tests.tiny import extract_settings, save_record, save_target, token_row
 
 WORDS = [
@@ -80,10 +74,6 @@ class World:
         self.folder, self.rng, self.record = folder, Random(seed), record
         self.settings: dict[str, Any] = {
             "send_tools": True,
-            "max_rate": 0.05,
-            "reasoning": "required",
-            "allow": [],
-            "admit": [],
             "tokens": 64,
             "dtype": "float32",
         }
@@ -150,11 +140,6 @@ class World:
         (self.folder / "prompts.jsonl").write_text("".join(line + "\n" for line in prompts))
         (self.folder / "responses.jsonl").write_text("".join(line + "\n" for line in responses))
         write_json(self.folder / "fingerprint.json", self.record)
-        write_json(
-            self.folder / "generate.json",
-            {"endpoints": [{"provider": "P", "tag": "p", "prompt": 1.0, "completion": 2.0}]},
-        )
-        (self.folder / "timings.jsonl").write_text("")
         write_rows(self.folder / "rows.parquet", SCHEMA, (token_row(row["id"], *self.ids(row)) for row in self.rows))
 
     def ids(self, row: dict[str, Any]) -> tuple[list[int], list[int]]:
@@ -212,7 +197,7 @@ class World:
         return kind
 
     def build(self, small: Path) -> dict[str, bytes]:
-        """Run the three stages as they are configured now; return the bytes of everything that they write."""
+        """Run the stages as they are configured now; return the bytes of everything that they write."""
         self.write()
         at, said = self.folder, self.settings
         files = {name: at / f"{name}.jsonl" for name in ("prompts", "responses")}
@@ -224,32 +209,6 @@ class World:
             tokens=at / "tokens.parquet",
             summary=at / "reconstruct.json",
         )
-        section = AuditSection(
-            gate=GateSection(admit=said["admit"]),
-            round_trip=AuditSection().round_trip.model_copy(update={"max_rate": said["max_rate"]}),
-        )
-        settings = audit.Config(
-            audit=section,
-            own={},
-            expect=ExpectSection(reasoning=said["reasoning"]),
-            allow=said["allow"],
-            deny=[],
-            heldout="none",
-            heldout_digest=None,
-        )
-        writes = {name: at / path for name, path in WRITES.items()}
-        try:
-            audit.run(
-                settings,
-                **files,
-                generated=at / "generate.json",
-                timings=at / "timings.jsonl",
-                tokens=at / "tokens.parquet",
-                record=record,
-                **writes,
-            )
-        except InputError:  # a line that is no JSON: the audit stops there, with what is kept and without
-            writes = {}
         states = extract.Config(
             extract=extract_settings(tokens_per_batch=said["tokens"], shard_bytes=100_000, dtype=said["dtype"])
         )
@@ -264,15 +223,13 @@ class World:
             at / "tokens.parquet",
             at / "reconstruct.json",
             at / "stamp.json",
-            *writes.values(),
             *sorted((at / "hidden").iterdir()),
         ]
         return {str(path.relative_to(at)): path.read_bytes() for path in whole}
 
 
 SETTINGS: list[tuple[str, Any]] = [
-    ("send_tools", True), ("send_tools", False), ("max_rate", 0.0), ("max_rate", 0.05), ("reasoning", "optional"), ("reasoning", "required"), ("allow", ["P"]),
-    ("allow", []), ("admit", ["count_mismatch", "count_missing"]), ("admit", []), ("tokens", 150), ("tokens", 400), ("dtype", "bfloat16"), ("dtype", "float32"),
+    ("send_tools", True), ("send_tools", False), ("tokens", 150), ("tokens", 400), ("dtype", "bfloat16"), ("dtype", "float32"),
 ]  # fmt: skip
 
 
@@ -293,31 +250,9 @@ def make_small_target(folder: Path, kimi: TargetRecord) -> Path:
 _open_model, _find_source = cache(open_model), cache(find_source)
 
 
-@cache
-def _tables(tokenizer: Tokenizer, record: str) -> Any:
-    return make_context(TargetRecord.model_validate_json(record), tokenizer)
-
-
 def quicken(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
-    """Load once what does not change: the vocabulary, its tables, the weights; and sync nothing to the disk."""
-
-    def context(
-        record: TargetRecord, _tokenizer: Tokenizer, expect: Any, allow: Any, deny: Any, heldout: Any, endpoints: Any
-    ) -> Any:
-        whole = _tables(tokenizer, record.model_copy(update={"name": "any"}).model_dump_json())
-        return replace(
-            whole,
-            record=record,
-            expect=expect,
-            allow=tuple(allow),
-            deny=tuple(deny),
-            heldout=heldout,
-            endpoints=endpoints,
-        )
-
-    for stage in (reconstruct, audit):
-        monkeypatch.setattr(stage, "open_tokenizer", lambda _record: tokenizer)
-    monkeypatch.setattr(audit, "make_context", context)
+    """Load once what does not change: the vocabulary, the weights; and sync nothing to the disk."""
+    monkeypatch.setattr(reconstruct, "open_tokenizer", lambda _record: tokenizer)
     monkeypatch.setattr("pipeline.stages.extract.local.open_model", _open_model)
     monkeypatch.setattr("pipeline.stages.extract.stage.find_source", _find_source)
     monkeypatch.setattr(os, "fsync", lambda _handle: None)

@@ -1,4 +1,4 @@
-"""The build's page from whatever small files there are."""
+"""The page of a build, from the small files that exist."""
 
 import json
 from dataclasses import replace
@@ -94,7 +94,8 @@ def test_a_whole_build_shows_verdicts_cost_calibration_overlap_and_the_drafter(
         "&lt;b&gt;alpha",
         "66.67%",
         "20.0% – 90.0%",
-        'code</td><td>tools</td><td class="n" data-v="2">2</td><td class="n" data-v="2">2</td><td class="n" data-v="1">1</td>',
+        'code</td><td>tools</td><td class="n" data-v="2">2</td>'
+        '<td class="n" data-v="2">2</td><td class="n" data-v="1">1</td>',
         "<code>r5</code> and <code>near</code>",
         "3.125",
         "Anchor: untrained",

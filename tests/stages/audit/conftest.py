@@ -9,5 +9,5 @@ from pipeline.stages.audit.inputs.context import Context, make_context
 
 @pytest.fixture(scope="session")
 def context(kimi: TargetRecord, tokenizer: Tokenizer) -> Context:
-    """Kimi-K2.5 with no expectation of the dataset."""
+    """Kimi-K2.5, for a dataset without expectations."""
     return make_context(kimi, tokenizer)

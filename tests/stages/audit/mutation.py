@@ -1,20 +1,23 @@
-"""Small faults planted in the checks' own code, one at a time: a comparison turned round, a number off by one, an `and` for an `or`.
+"""Small faults, planted in the checks one at a time.
 
-    python -m tests.stages.audit.mutation          lists the faults that no test of tests/stages/audit/test_checks.py and test_structure.py notices
+A fault is a reversed comparison, a number off by one, or `and` for `or`.
 
-The mutated functions replace the originals in the registry of this process, so that a fault takes milliseconds.
+    python -m tests.stages.audit.mutation    list the faults that test_checks.py and test_structure.py do not notice
+
+A changed function replaces the original in the list of checks of this process, so that a fault takes milliseconds.
 """
 
 import ast
 import copy
-import importlib
+import inspect
+import textwrap
 from collections.abc import Iterator
-from types import ModuleType
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from pipeline.stages.audit.checks.registry import CHECKS, Across, Check
+from pipeline.stages.audit.checks.catalog import BY_NAME, CHECKS
+from pipeline.stages.audit.checks.check import DatasetCheck, RowCheck
 
-MODULES = ("structure", "sanity", "outcome", "tools", "billing", "degeneration", "contamination", "duplicates")
 _COMPARE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -43,20 +46,11 @@ class Mutant(NamedTuple):
     line: int
     what: str
     tree: ast.Module
-    """Only the changed function, with its decorator."""
-
-
-def check_functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
-    """Registered functions of a module, by the check's name."""
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            for decorator in node.decorator_list:
-                if isinstance(decorator, ast.Call) and decorator.args and isinstance(decorator.args[0], ast.Constant):
-                    yield str(decorator.args[0].value), node
+    """The changed function alone."""
 
 
 def changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
-    """Ways to spoil a node, each as words and a function that does it."""
+    """Yield ways to spoil a node, each as a description and a function that does it to a copy."""
     if isinstance(node, ast.Compare):
         for index, operator in enumerate(node.ops):
             new = _COMPARE[type(operator)]
@@ -82,39 +76,33 @@ def changes(node: ast.AST) -> Iterator[tuple[str, Any]]:
         yield f"{node.value} to {node.value + 1}", lambda other: setattr(other, "value", other.value + 1)
 
 
-def mutants(name: str) -> Iterator[Mutant]:
-    """Every fault of a module of checks."""
-    source = importlib.import_module(f"pipeline.stages.audit.checks.{name}").__file__
-    assert source is not None
-    with open(source, encoding="utf-8") as file:
-        tree = ast.parse(file.read())
-    for check, function in check_functions(tree):
-        cuts = {id(part) for node in ast.walk(function) if isinstance(node, ast.Slice) for part in ast.walk(node)}
-        for index, node in enumerate(ast.walk(function)):
-            if id(node) in cuts:  # how much of a text a message quotes
-                continue
-            for what, change in changes(node):
-                changed = copy.deepcopy(function)
-                change(list(ast.walk(changed))[index])
-                yield Mutant(
-                    name, check, getattr(node, "lineno", 0), what, ast.fix_missing_locations(ast.Module([changed], []))
-                )
+def mutants(check: RowCheck | DatasetCheck) -> Iterator[Mutant]:
+    """Yield every fault of a check's function."""
+    lines, first_line = inspect.getsourcelines(check.run)
+    function = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    module = check.run.__module__.rpartition(".")[2]
+    cuts = {id(part) for node in ast.walk(function) if isinstance(node, ast.Slice) for part in ast.walk(node)}
+    for index, node in enumerate(ast.walk(function)):
+        if id(node) in cuts:  # how much of a text a message quotes
+            continue
+        for what, change in changes(node):
+            changed = copy.deepcopy(function)
+            change(list(ast.walk(changed))[index])
+            tree = ast.fix_missing_locations(ast.Module([changed], []))
+            yield Mutant(module, check.name, first_line + getattr(node, "lineno", 1) - 1, what, tree)
 
 
-def installed(mutant: Mutant) -> Check | Across:
-    """Put a fault in the registry; return the original."""
-    module: ModuleType = importlib.import_module(f"pipeline.stages.audit.checks.{mutant.module}")
-    original = CHECKS[mutant.check]
-    order = list(CHECKS)
-    del CHECKS[mutant.check]
-    exec(compile(mutant.tree, f"<mutant of {mutant.check}>", "exec"), dict(vars(module)))
-    for name in order[order.index(mutant.check) + 1 :]:
-        CHECKS[name] = CHECKS.pop(name)
+def installed(mutant: Mutant) -> RowCheck | DatasetCheck:
+    """Put a fault in the list of checks; return the original."""
+    original = BY_NAME[mutant.check]
+    namespace = dict(inspect.getmodule(original.run).__dict__)
+    exec(compile(mutant.tree, f"<mutant of {mutant.check}>", "exec"), namespace)
+    BY_NAME[mutant.check] = replace(original, run=namespace[mutant.check])
     return original
 
 
 def noticed(mutant: Mutant, context: Any, tokenizer: Any) -> bool:
-    """Whether a test of the checks fails with this fault."""
+    """Return whether a test of the checks fails with this fault."""
     from tests.stages.audit import test_checks, test_structure
 
     original = installed(mutant)
@@ -127,20 +115,20 @@ def noticed(mutant: Mutant, context: Any, tokenizer: Any) -> bool:
     except Exception:  # noqa: BLE001 - a fault may make anything fail in any way, and each is noticed
         return True
     finally:
-        CHECKS[mutant.check] = original
+        BY_NAME[mutant.check] = original
     return False
 
 
 def main() -> None:
-    """List what no test notices."""
+    """List the faults that no test notices."""
     from pipeline.project.targets import open_target
     from pipeline.stages.audit.inputs.context import make_context
 
     record, tokenizer = open_target("kimi_k25")
     context = make_context(record, tokenizer)
     total, unnoticed = 0, 0
-    for name in MODULES:
-        for mutant in mutants(name):
+    for check in CHECKS:
+        for mutant in mutants(check):
             total += 1
             if not noticed(mutant, context, tokenizer):
                 unnoticed += 1

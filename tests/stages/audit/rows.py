@@ -1,4 +1,4 @@
-"""Rows with the real Kimi-K2.5 vocabulary: clean answers of the default datasets' kinds, and ways to spoil them."""
+"""Clean rows with the real Kimi-K2.5 vocabulary, and tools to spoil them and to run one check."""
 
 import json
 from collections.abc import Iterable
@@ -11,7 +11,8 @@ import pyarrow as pa
 from pipeline.core.tables import write_rows
 from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
 from pipeline.model.tokenizer.loading import Tokenizer
-from pipeline.stages.audit.checks.catalog import CHECKS, Across, Complaint
+from pipeline.stages.audit.checks.catalog import BY_NAME
+from pipeline.stages.audit.checks.check import Complaint, DatasetCheck
 from pipeline.stages.audit.config import AuditSection
 from pipeline.stages.audit.inputs.batch import Batch
 from pipeline.stages.audit.inputs.context import Context
@@ -24,7 +25,7 @@ Piece = str | int
 
 
 def assemble(tokenizer: Tokenizer, pieces: Iterable[tuple[str, Piece]]) -> tuple[list[int], list[Segment]]:
-    """Ids and segments of named pieces: text is encoded as ordinary text, an int is that id."""
+    """Return ids and segments of named pieces; text is encoded as ordinary text, and an int is an id."""
     ids: list[int] = []
     segments = []
     for kind, piece in pieces:
@@ -36,7 +37,7 @@ def assemble(tokenizer: Tokenizer, pieces: Iterable[tuple[str, Piece]]) -> tuple
 
 
 def call_pieces(name: str, args: Any, index: int) -> list[tuple[str, Piece]]:
-    """Pieces of one tool call in Kimi's form."""
+    """Return the pieces of one tool call in Kimi's form."""
     text = args if isinstance(args, str) else json.dumps(args)
     return [
         ("call_open", CALL_OPEN),
@@ -56,7 +57,7 @@ def answer(
     calls: list[tuple[str, Any]] | None = None,
     **fields: Any,
 ) -> TokenRow:
-    """One clean row; ``fields`` replaces any field of it."""
+    """Return one clean row, with any field replaced by ``fields``."""
     pieces: list[tuple[str, Piece]] = [("reasoning", reasoning), ("think_close", THINK_CLOSE), ("content", content)]
     if calls:
         pieces.append(("tools_open", TOOLS_OPEN))
@@ -71,7 +72,7 @@ def answer(
 
 
 def clean_rows(tokenizer: Tokenizer, count: int) -> list[TokenRow]:
-    """Varied rows without a fault, all different."""
+    """Return different rows, all without a fault."""
     return [
         answer(
             tokenizer,
@@ -87,17 +88,17 @@ def clean_rows(tokenizer: Tokenizer, count: int) -> list[TokenRow]:
 def batch(
     context: Context, rows: list[TokenRow], prompts: list[Any] | None = None, responses: list[Any] | None = None
 ) -> Batch:
-    """Rows as the checks see them."""
-    return Batch(
-        context, pa.RecordBatch.from_pylist([row.to_row() for row in rows], schema=SCHEMA), 0, prompts, responses
-    )
+    """Return rows as a batch for the checks."""
+    table = pa.RecordBatch.from_pylist([row.to_row() for row in rows], schema=SCHEMA)
+    unknown: list[Any] = [None] * len(rows)
+    return Batch(context, table, 0, prompts or unknown, responses or unknown)
 
 
 def complaints(name: str, rows: Batch, **settings: Any) -> list[Complaint]:
-    """What one check says, with its default thresholds but for ``settings``."""
+    """Run one check with its default thresholds, changed by ``settings``."""
     section = AuditSection().check(name).model_copy(update=settings)
-    check = CHECKS[name]
-    if isinstance(check, Across):
+    check = BY_NAME[name]
+    if isinstance(check, DatasetCheck):
         return list(check.run(check.facts(rows, section), rows.ids.__getitem__, section))
     return list(check.run(rows, section))
 

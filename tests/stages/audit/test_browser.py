@@ -1,4 +1,4 @@
-"""The audit's report in a real browser: nothing leaves, nothing of the model's runs, everything can be found, sorted and reached by keyboard."""
+"""The audit's report in a browser: no request leaves, no model output runs, the keyboard suffices."""
 
 import json
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.commands.audit import load_section
 from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.project.file_audit import load_section
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.source import Source, parquet
 from pipeline.stages.audit.outputs import Outputs, write_audit
@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 from tests.stages.audit.rows import answer, clean_rows, write_tokens
 
 SCREENSHOTS = ROOT / "outputs" / "screenshots"
-"""Where pictures are kept for people to look at; git ignores it."""
+"""Folder for screenshots to look at; git ignores it."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -27,12 +27,15 @@ pytestmark = [
     ),
 ]
 
-HOSTILE = "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\"></i></div></details><style>main{display:none}</style>"
+HOSTILE = (
+    "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
+    "</i></div></details><style>main{display:none}</style>"
+)
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory, context: Context, tokenizer: Tokenizer) -> Path:
-    """A report of rows of which some are spoiled, and one is hostile in every field that a provider fills."""
+    """A report with spoiled rows, and a row that is hostile in every field that a provider fills."""
     folder = tmp_path_factory.mktemp("report")
     rows = clean_rows(tokenizer, 300)
     spoiled = [
@@ -92,10 +95,12 @@ def test_hostile_output_stays_text(page: Browser) -> None:
 
 def test_a_script_that_got_into_the_page_would_not_run(page: Browser) -> None:
     page.run(
-        "document.body.insertAdjacentHTML('beforeend', '<img src=\"data:image/png;base64,x\" onerror=\"document.title=1\">')"
+        "document.body.insertAdjacentHTML('beforeend', "
+        '\'<img src="data:image/png;base64,x" onerror="document.title=1">\')'
     )
     page.run(
-        "(() => { const s = document.createElement('script'); s.textContent = 'document.title = 2'; document.body.append(s); })()"
+        "(() => { const s = document.createElement('script'); s.textContent = 'document.title = 2'; "
+        "document.body.append(s); })()"
     )
     assert page.run("document.title") == "Audit of hostile rows"
     assert any("Content Security Policy" in said for said in page.complaints())
@@ -108,7 +113,8 @@ def test_every_section_is_there_and_linked(page: Browser) -> None:
         "[...document.querySelectorAll('nav a')].every(a => document.querySelector(a.getAttribute('href')))"
     )
     assert page.run(
-        "[...document.querySelectorAll('svg')].every(s => s.getAttribute('aria-label') && s.getBoundingClientRect().height > 50)"
+        "[...document.querySelectorAll('svg')]"
+        ".every(s => s.getAttribute('aria-label') && s.getBoundingClientRect().height > 50)"
     )
     assert page.run("document.querySelectorAll('#distributions rect').length") > 20
 
@@ -125,16 +131,19 @@ def test_a_column_sorts_up_and_down_by_keyboard(page: Browser) -> None:
 
 def test_a_filter_hides_what_does_not_match_and_says_how_many_are_left(page: Browser) -> None:
     page.run(
-        "(() => { const f = document.querySelector('#checks input'); f.value = 'end token'; f.dispatchEvent(new Event('input', {bubbles: true})); })()"
+        "(() => { const f = document.querySelector('#checks input'); f.value = 'end token'; "
+        "f.dispatchEvent(new Event('input', {bubbles: true})); })()"
     )
     shown = page.run(
-        "[...document.querySelectorAll('#check-rows tr')].filter(row => !row.hidden).map(row => row.querySelector('b').textContent)"
+        "[...document.querySelectorAll('#check-rows tr')].filter(row => !row.hidden)"
+        ".map(row => row.querySelector('b').textContent)"
     )
     assert set(shown) >= {"ends_with_end_token", "one_end_token"}
     assert "round_trip" not in shown
     assert page.run("document.querySelector('#checks output').textContent").startswith(f"{len(shown)} of ")
     page.run(
-        "(() => { const f = document.querySelector('#rows select'); f.value = 'one_end_token'; f.dispatchEvent(new Event('input', {bubbles: true})); })()"
+        "(() => { const f = document.querySelector('#rows select'); f.value = 'one_end_token'; "
+        "f.dispatchEvent(new Event('input', {bubbles: true})); })()"
     )
     kinds = page.run(
         "[...document.querySelectorAll('#row-list details')].filter(row => !row.hidden).map(row => row.dataset.kind)"

@@ -1,4 +1,4 @@
-"""For every check a planted fault, found in its row at its position, beside clean rows that stay silent."""
+"""Every check finds its planted fault, in its row at its position, and finds nothing in clean rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -9,11 +9,11 @@ import pytest
 
 from pipeline.formats.schema.tokens import Segment, TokenRow
 from pipeline.model.tokenizer.loading import Tokenizer
-from pipeline.stages.audit.checks.catalog import CHECKS
+from pipeline.stages.audit.checks.catalog import BY_NAME
 from pipeline.stages.audit.config import ExpectSection, TokenPrice
+from pipeline.stages.audit.features.grams import gram_hashes, sequence_hash
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.endpoints import Endpoints
-from pipeline.stages.audit.inputs.grams import gram_hashes, sequence_hash
 from pipeline.stages.audit.inputs.heldout import Heldout
 from tests.conftest import SHARE
 from tests.stages.audit.rows import (
@@ -70,7 +70,7 @@ LOREM = (
 
 @dataclass
 class Case:
-    """A fault: the row that has it, what came with the row, and where it is."""
+    """A fault: its row, the prompt and the response of the row, and its position."""
 
     row: TokenRow
     position: int | None = None
@@ -79,7 +79,7 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
     context: Callable[[Context], Context] = lambda context: context
     says: str = ""
-    """Part of the message."""
+    """Part of the message that the check writes."""
 
 
 def with_ids(row: TokenRow, ids: list[int]) -> TokenRow:
@@ -358,7 +358,7 @@ def planted_faults_are_found(context: Context, tokenizer: Tokenizer, name: str) 
         assert case.says in mine[0].message, mine
 
 
-@pytest.mark.parametrize("name", list(CHECKS))
+@pytest.mark.parametrize("name", list(BY_NAME))
 def test_each_planted_fault_is_found_in_its_row_at_its_position(
     context: Context, tokenizer: Tokenizer, name: str
 ) -> None:
@@ -366,8 +366,8 @@ def test_each_planted_fault_is_found_in_its_row_at_its_position(
 
 
 def test_every_check_has_a_planted_fault(tokenizer: Tokenizer) -> None:
-    assert set(all_cases(tokenizer)) == set(CHECKS)
-    assert set(SEVEN) < set(CHECKS)
+    assert set(all_cases(tokenizer)) == set(BY_NAME)
+    assert set(SEVEN) < set(BY_NAME)
 
 
 def usage_of(row: TokenRow) -> dict[str, Any]:
@@ -380,7 +380,7 @@ def usage_of(row: TokenRow) -> dict[str, Any]:
 
 
 def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
-    """Rows that stand right at a limit, or to which a check does not apply: silence is right."""
+    """Return rows right at a limit, or to which a check does not apply: no check may complain."""
     row, call = (
         answer(tokenizer),
         answer(tokenizer, calls=[("get_weather", {"city": "Oslo"}), ("get_weather", {"city": "Rome"})]),
@@ -570,7 +570,7 @@ def limits_are_kept(context: Context, tokenizer: Tokenizer, name: str) -> None:
         assert [complaint for complaint in complaints(name, given, **settings) if complaint.row == 2] == [], case
 
 
-@pytest.mark.parametrize("name", list(CHECKS))
+@pytest.mark.parametrize("name", list(BY_NAME))
 def test_a_row_right_at_a_limit_or_outside_a_check_is_no_finding(
     context: Context, tokenizer: Tokenizer, name: str
 ) -> None:
@@ -598,4 +598,4 @@ def clean_rows_are_silent(context: Context, tokenizer: Tokenizer, count: int, na
 
 @pytest.mark.slow
 def test_ten_thousand_clean_rows_raise_no_alarm(context: Context, tokenizer: Tokenizer) -> None:
-    clean_rows_are_silent(context, tokenizer, 10_000 // SHARE, list(CHECKS))
+    clean_rows_are_silent(context, tokenizer, 10_000 // SHARE, list(BY_NAME))

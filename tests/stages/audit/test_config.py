@@ -1,38 +1,51 @@
-"""Checks, config fields and shipped thresholds stay together."""
+"""The checks, the fields of the configuration and the shipped thresholds agree."""
 
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pipeline.commands.audit import load_section
-from pipeline.stages.audit.checks.catalog import CHECKS
-from pipeline.stages.audit.checks.registry import check
+from pipeline.project.file_audit import load_section
+from pipeline.stages.audit import checks
+from pipeline.stages.audit.checks.catalog import BY_NAME, CHECKS
+from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import AuditSection, laid_over
 
 SHIPPED = sorted(path.stem for path in Path("conf/audit").glob("*.yaml"))
 
 
 def test_every_check_has_its_entry_in_the_config_and_every_entry_its_check() -> None:
-    assert [name for name in AuditSection.model_fields if name != "gate"] == list(CHECKS)
+    assert [name for name in AuditSection.model_fields if name != "gate"] == [check.name for check in CHECKS]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_thresholds_are_valid_and_complete(name: str) -> None:
     section = load_section(name)
     assert section.model_fields_set == set(AuditSection.model_fields)
-    for check_name in CHECKS:
-        assert section.check(check_name).model_fields_set == set(type(section.check(check_name)).model_fields), (
-            check_name
-        )
+    for check in CHECKS:
+        settings = section.check(check.name)
+        assert settings.model_fields_set == set(type(settings).model_fields), check.name
 
 
 def test_default_yaml_says_what_the_code_defaults_to() -> None:
     assert load_section("default").model_dump(exclude={"gate"}) == AuditSection().model_dump(exclude={"gate"})
 
 
-def test_a_check_name_cannot_be_taken_twice() -> None:
-    with pytest.raises(ValueError, match="already taken by round_trip"):
-        check("round_trip", "again")(lambda _batch, _settings: [])
+def test_every_function_that_complains_is_listed_once_under_its_own_name() -> None:
+    """A check that is written and not listed would never run."""
+    written = {
+        function.__name__: function
+        for module in pkgutil.iter_modules(checks.__path__, f"{checks.__name__}.")
+        for function in vars(importlib.import_module(module.name)).values()
+        if inspect.isfunction(function)
+        and not function.__name__.startswith("_")
+        and inspect.signature(function).return_annotation == Iterator[Complaint]
+    }
+    assert {check.name: check.run for check in CHECKS} == written
+    assert len(BY_NAME) == len(CHECKS)
 
 
 def test_a_dataset_s_own_keys_are_laid_over_the_shared_ones_key_by_key() -> None:

@@ -1,4 +1,4 @@
-"""`--explain ID`: everything about one row, and nothing that a terminal would obey."""
+"""`--explain ID`: all facts of one row, and no control characters."""
 
 import json
 from dataclasses import replace

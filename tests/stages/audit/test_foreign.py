@@ -1,4 +1,4 @@
-"""Files of other tools: what is taken from them, and what is said of those that cannot be used."""
+"""Files of other tools: the columns that are read, and the messages about files that cannot be used."""
 
 import json
 from pathlib import Path
@@ -207,8 +207,8 @@ def test_ids_of_a_larger_vocabulary_are_exit_code_2(tmp_path: Path, capsys: pyte
     path = write_jsonl(tmp_path / "x.jsonl", [{"output_ids": [5, 200000 + i]} for i in range(20)])
     assert audit(path, tmp_path / "out") == 2
     assert (
-        "not the ids of target 'kimi_k25': 20 of the first 20 answers have ids outside its vocabulary of 163840; the largest is 200019"
-        in capsys.readouterr().err
+        "not the ids of target 'kimi_k25': 20 of the first 20 answers have ids outside its vocabulary of 163840; "
+        "the largest is 200019" in capsys.readouterr().err
     )
 
 
@@ -230,8 +230,8 @@ def test_ids_of_another_tokenizer_are_exit_code_2(tmp_path: Path, capsys: pytest
     )
     assert audit(path, tmp_path / "out") == 2
     assert (
-        "none of the first 10 answers has any of its structural tokens, not even '<|im_end|>', and their ids decode to text"
-        in capsys.readouterr().err
+        "none of the first 10 answers has any of its structural tokens, not even '<|im_end|>', "
+        "and their ids decode to text" in capsys.readouterr().err
     )
 
 
@@ -257,7 +257,10 @@ def test_duplicates_are_found_across_datasets(tmp_path: Path, tokenizer: Tokeniz
 
 
 def test_held_out_prompts_are_found(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    question = "Name seven rivers of the north that reach the sea without passing through any town of more than a thousand people."
+    question = (
+        "Name seven rivers of the north that reach the sea "
+        "without passing through any town of more than a thousand people."
+    )
     heldout = write_jsonl(tmp_path / "heldout.jsonl", [{"messages": [{"role": "user", "content": question}]}])
     rows = [
         *clean_rows(tokenizer, 30),

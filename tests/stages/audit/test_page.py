@@ -1,4 +1,4 @@
-"""The report's size is bounded whatever the rows hold, and the browser opens it at once."""
+"""The report stays small for any rows, and a browser opens it quickly."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What rows are compared by: it survives the file, and near-duplicates are those that comparing all pairs finds."""
+"""Sketches: a file keeps them, and near-duplicates are those that comparing all pairs finds."""
 
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,13 @@ from pipeline.core.tables import writing_table
 from pipeline.formats.schema.sketch import SCHEMA
 from pipeline.stages.audit.checks.duplicates import near_pairs, repeats
 from pipeline.stages.audit.config import NearDuplicateSection
-from pipeline.stages.audit.sketch import Names, facts_of, in_file, in_memory, to_sketch
+from pipeline.stages.audit.sketch import RowNames, facts_of, in_file, in_memory, to_sketch
 
 SECTION = NearDuplicateSection(severity="info", permutations=32, bands=16)
 
 
 def signatures(rows: int, seed: int) -> np.ndarray[tuple[int, int], np.dtype[np.uint16]]:
-    """Some rows at random, others like an earlier one but for a few values, others with nothing to compare."""
+    """Return random signatures, signatures that differ from an earlier one in a few values, and empty ones."""
     choice = np.random.default_rng(seed)
     found = choice.integers(1, 1 << 16, (rows, 32)).astype(np.uint16)
     for row in range(1, rows):
@@ -61,7 +61,7 @@ def test_a_sketch_in_a_file_and_one_in_memory_give_the_same_facts_and_names(tmp_
     for column, values in facts.items():
         assert (facts_of(sketches, column) == np.concatenate([values, values])).all()
     assert not facts_of(sketches, "completion").any()
-    names = Names(sketches)
+    names = RowNames(sketches)
     assert [names(row) for row in (1, 4, 5)] == ["other:b", "b", "c"]
 
 

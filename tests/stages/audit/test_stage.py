@@ -1,4 +1,4 @@
-"""The stage on files: what is accepted, what is left out and why, and that the numbers add up."""
+"""The stage on files: accepted rows, rows left out with their reason, and numbers that add up."""
 
 import json
 import subprocess
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.commands.audit import load_section
 from pipeline.core.errors import InputError
 from pipeline.core.files import write_json
 from pipeline.core.tables import read_rows
@@ -18,6 +17,7 @@ from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA as TOKENS
 from pipeline.formats.schema.tokens import TokenRow
 from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.project.file_audit import load_section
 from pipeline.stages.audit.config import AuditSection, ExpectSection, GateSection
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.source import Source, parquet
@@ -47,7 +47,7 @@ def run_stage(
     seconds: float = 0.5,
     endpoints: Sequence[object] = (),
 ) -> Path:
-    """Audit rows in a folder of a dataset, each answered in ``seconds``; return the folder."""
+    """Audit rows, each answered in ``seconds``, in the folder of a dataset; return the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "fingerprint.json", record)
     write_tokens(folder / "tokens.parquet", rows)
@@ -201,11 +201,13 @@ import sys
 from pathlib import Path
 from pipeline.stages.audit import workers
 from pipeline.__main__ import main
-code = main(["audit", "--target", "kimi_k25", "--workers", "2", "--config", sys.argv[1], "--tokens", sys.argv[2], "--responses", sys.argv[3], "--out", sys.argv[4]])
+config, tokens, responses, out = sys.argv[1:]
+files = ["--config", config, "--tokens", tokens, "--responses", responses, "--out", out]
+code = main(["audit", "--target", "kimi_k25", "--workers", "2", *files])
 assert not workers._threaded
 sys.exit(code)
 """
-"""A process that has examined nothing itself, so that its workers are forked."""
+"""Program of a process that examines no rows itself, so that it forks its workers."""
 
 
 def test_what_is_written_does_not_depend_on_the_number_of_processes_or_how_they_start(

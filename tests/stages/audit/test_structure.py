@@ -1,4 +1,4 @@
-"""The seven checks against an independent implementation of a few lines, and their exceptions one by one."""
+"""The seven checks of form against an independent implementation, and their exceptions one by one."""
 
 import random
 from dataclasses import replace
@@ -26,7 +26,7 @@ SEVEN = (
 
 
 def independent(ids: list[int], tokenizer: Tokenizer) -> dict[str, bool]:
-    """Say whether each of the seven is violated, written without a look at the checks: plain lists, one answer at a time."""
+    """Return which of the seven an answer violates, by code that shares nothing with the checks."""
     close = ids.index(THINK_CLOSE) if THINK_CLOSE in ids else None
     end = ids.index(END) if END in ids else None
     before = tokenizer.decode_bytes(ids[:close]).decode("utf-8", "replace") if close is not None else "-"
@@ -42,7 +42,7 @@ def independent(ids: list[int], tokenizer: Tokenizer) -> dict[str, bool]:
 
 
 def independent_changes(ids: list[int], tokenizer: Tokenizer) -> int:
-    """Tokens that decoding and encoding does not return, special ids dividing the text."""
+    """Count the tokens that decoding and encoding again does not return; special ids divide the text."""
     lost, text = 0, []
     for token in [*ids, END]:
         if token not in tokenizer.special_texts:
@@ -97,7 +97,7 @@ def _is_utf8(ids: list[int], tokenizer: Tokenizer) -> bool:
 
 
 def spoiled(tokenizer: Tokenizer) -> dict[str, tuple[TokenRow, int | None]]:
-    """For each of the seven a row that only it complains about as planned, and where."""
+    """Return, for each of the seven, a row that violates it and the position of the fault."""
     row = answer(tokenizer)
     ids = row.completion_ids
     close = ids.index(THINK_CLOSE)
@@ -188,7 +188,7 @@ def test_a_rejected_row_is_not_checked(context: Context, tokenizer: Tokenizer) -
 
 
 def exceptions_hold(context: Context, tokenizer: Tokenizer) -> None:
-    """Run the tests of this module, with random rows that are always the same, for a check that was changed on purpose."""
+    """Run the tests of this module on fixed random rows, for a check that was changed on purpose."""
     choice = random.Random(0)
     pool = [END, THINK_CLOSE, THINK_OPEN, 163595, 198, 220, 22931, 11, 2695, 1008, 7574, 445, 48966, 139878]
     compare_with_independent(context, tokenizer, [choice.choices(pool, k=choice.randrange(9)) for _ in range(300)])

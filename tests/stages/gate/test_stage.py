@@ -34,5 +34,5 @@ def test_no_go_stops_with_exit_code_1_and_names_dataset_reasons_and_report(tmp_p
 @pytest.mark.parametrize("document", [{}, {"gate": {"verdict": "maybe", "reasons": []}, "rows": 1, "accepted": 1}, []])
 def test_a_summary_without_a_verdict_stops_the_build(tmp_path: Path, document: object) -> None:
     write_json(tmp_path / "summary.json", document)
-    with pytest.raises(ArtifactError, match="no verdict"):
+    with pytest.raises(ArtifactError, match="holds no verdict of an audit"):
         run(Config(), summary=tmp_path / "summary.json", verdict=tmp_path / "gate.json")

@@ -1,8 +1,8 @@
-"""What was billed against what was rebuilt."""
+"""Checks that compare the bill with the rebuilt ids."""
 
 from collections.abc import Iterator
 
-from pipeline.stages.audit.checks.registry import Complaint, check
+from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import CostSection, DifferenceSection
 from pipeline.stages.audit.inputs.batch import Batch
 
@@ -11,7 +11,6 @@ def _too_far(difference: float, of: float, settings: DifferenceSection) -> bool:
     return abs(difference) > settings.max_tokens and abs(difference) > settings.max_rate * of
 
 
-@check("count_difference", "The number of rebuilt tokens is the number billed, but for a small difference.")
 def count_difference(batch: Batch, settings: DifferenceSection) -> Iterator[Complaint]:
     for row, (delta, billed) in enumerate(zip(batch.column("count_delta"), batch.column("billed_tokens"), strict=True)):
         if delta is not None and _too_far(delta, billed or 0, settings):
@@ -20,10 +19,6 @@ def count_difference(batch: Batch, settings: DifferenceSection) -> Iterator[Comp
             )
 
 
-@check(
-    "reasoning_count",
-    "Where the provider reports reasoning tokens, they are as many as stand before the think-close token.",
-)
 def reasoning_count(batch: Batch, settings: DifferenceSection) -> Iterator[Complaint]:
     close = batch.hits(batch.context.role("think_close")).first.tolist()
     for row, answer in enumerate(batch.answers):
@@ -35,11 +30,10 @@ def reasoning_count(batch: Batch, settings: DifferenceSection) -> Iterator[Compl
             yield Complaint(
                 row,
                 close[row],
-                f"{answer.reasoning_tokens} reasoning tokens reported, {close[row]} stand before the think-close token",
+                f"{answer.reasoning_tokens} reasoning tokens reported, {close[row]} come before the think-close token",
             )
 
 
-@check("cost", "The cost is the tokens used times a price of the provider, where prices are known.")
 def cost(batch: Batch, settings: CostSection) -> Iterator[Complaint]:
     for row, (provider, answer) in enumerate(zip(batch.column("provider"), batch.answers, strict=True)):
         named = settings.prices.get(provider or "")

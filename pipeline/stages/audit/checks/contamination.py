@@ -1,20 +1,16 @@
-"""Overlap with held-out data that the drafter will be judged on."""
+"""The check for overlap with the held-out prompts on which the drafter is evaluated."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from pipeline.stages.audit.checks.registry import Complaint, check
+from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import ContaminationSection
+from pipeline.stages.audit.features.grams import sequence_hash
 from pipeline.stages.audit.inputs.batch import Batch
-from pipeline.stages.audit.inputs.grams import sequence_hash
 from pipeline.stages.audit.inputs.heldout import question, to_ids
 
 
-@check(
-    "contamination",
-    "Prompt and answer are not, and share no long n-grams with, the held-out evaluation prompts, where a file of them is given.",
-)
 def contamination(batch: Batch, settings: ContaminationSection) -> Iterator[Complaint]:
     heldout = batch.context.heldout
     if heldout is None:

@@ -1,37 +1,40 @@
-"""Answers that go round in circles, and answers in another script than the question."""
+"""Checks for answers that repeat themselves, and for answers in another script than the question."""
 
 from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.stages.audit.checks.registry import Complaint, check
+from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import CompressionSection, LanguageSection, LoopSection, RepeatSection
+from pipeline.stages.audit.features.grams import Hashes, gram_hashes
+from pipeline.stages.audit.features.scripts import script_shares
 from pipeline.stages.audit.inputs.batch import Batch
-from pipeline.stages.audit.inputs.grams import Hashes, gram_hashes
-from pipeline.stages.audit.inputs.scripts import script_shares
 
 
-@check("token_loop", "No token stands many times in a row.")
 def token_loop(batch: Batch, settings: LoopSection) -> Iterator[Complaint]:
     values = batch.completion.values
-    again = np.flatnonzero(values[1:] == values[:-1]) + 1
-    again = again[~np.isin(again, batch.completion.starts)]
-    begins = np.flatnonzero(np.diff(again, prepend=-1) != 1)  # where a stretch of repetitions begins
-    lengths = np.diff(begins, append=len(again)) + 1
+    repeated = np.flatnonzero(values[1:] == values[:-1]) + 1
+    repeated = repeated[~np.isin(repeated, batch.completion.starts)]
+    begins = np.flatnonzero(np.diff(repeated, prepend=-1) != 1)  # where a run of repetitions begins
+    lengths = np.diff(begins, append=len(repeated)) + 1
     long = np.flatnonzero(lengths > settings.max_run)
-    rows, positions = batch.completion.where(again[begins[long]] - 1)
+    rows, positions = batch.completion.where(repeated[begins[long]] - 1)
     for row, position, length in zip(rows.tolist(), positions.tolist(), lengths[long].tolist(), strict=True):
         token = int(batch.completion[row][position])
         yield Complaint(row, position, f"{batch.context.tokenizer.show(token)!r} {length} times in a row")
 
 
 _SHORT = 5
-"""Length of the n-grams by which most answers are found to be in order: that of `near_duplicates`, so that they are there already."""
+"""Length of the n-grams that clear most answers: the default of `near_duplicates`, which hashes them anyway."""
 
 
 def _seem_repeated(batch: Batch, settings: RepeatSection) -> list[int]:
-    """Rows whose n-grams must be counted: distinct shorter ones are at most as many, but for those that no whole n-gram begins with."""
+    """Return the rows whose n-grams must be counted; in all others enough of them are distinct.
+
+    Each distinct shorter n-gram begins a distinct n-gram, except those in the last places, where no n-gram begins. So
+    the number of distinct shorter ones, less the number of these places, is a lower bound.
+    """
     n = min(settings.n, _SHORT)
     rows = []
     for row in np.flatnonzero(batch.completion.lengths >= max(settings.min_tokens, settings.n)).tolist():
@@ -42,7 +45,6 @@ def _seem_repeated(batch: Batch, settings: RepeatSection) -> list[int]:
     return rows
 
 
-@check("repeated_ngrams", "Only a small share of the answer's n-grams stood in it before.")
 def repeated_ngrams(batch: Batch, settings: RepeatSection) -> Iterator[Complaint]:
     for row in _seem_repeated(batch, settings):
         hashes = gram_hashes(batch.completion[row], settings.n)
@@ -51,20 +53,17 @@ def repeated_ngrams(batch: Batch, settings: RepeatSection) -> Iterator[Complaint
         if rate > settings.max_rate:
             again = np.ones(len(hashes), dtype=np.bool_)
             again[firsts] = False
-            yield Complaint(
-                row, int(np.argmax(again)), f"{rate:.0%} of the {settings.n}-grams stood in the answer before"
-            )
+            yield Complaint(row, int(np.argmax(again)), f"{rate:.0%} of the {settings.n}-grams repeat an earlier one")
 
 
 def _at_least_distinct(hashes: Hashes) -> int:
-    """Lower bound of the number of distinct hashes, without sorting: the buckets of a table that they fill."""
+    """Return a lower bound of the number of distinct hashes: the buckets that they fill, found without sorting."""
     bits = max(len(hashes).bit_length() + 1, 8)
     table = np.zeros(1 << bits, dtype=np.bool_)
     table[hashes >> np.uint64(64 - bits)] = True
     return int(np.count_nonzero(table))
 
 
-@check("compression", "The answer's text does not shrink far more than text does.")
 def compression(batch: Batch, settings: CompressionSection) -> Iterator[Complaint]:
     codec = pa.Codec("lz4_raw")
     for row, runs in enumerate(batch.runs):
@@ -75,7 +74,6 @@ def compression(batch: Batch, settings: CompressionSection) -> Iterator[Complain
                 yield Complaint(row, None, f"{len(data)} bytes of text shrink {ratio:.1f} times")
 
 
-@check("language", "The answer is written in a script that the prompt uses.")
 def language(batch: Batch, settings: LanguageSection) -> Iterator[Complaint]:
     for row in np.flatnonzero(batch.present).tolist():
         if batch.contents[row].isascii() and batch.prompt_texts[row].isascii():
@@ -89,5 +87,6 @@ def language(batch: Batch, settings: LanguageSection) -> Iterator[Complaint]:
             yield Complaint(
                 row,
                 None,
-                f"{shares[script]:.0%} of the answer's letters are {script}, {asked.get(script, 0):.0%} of the prompt's",
+                f"{shares[script]:.0%} of the answer's letters are {script}, "
+                f"{asked.get(script, 0):.0%} of the prompt's",
             )

@@ -1,27 +1,24 @@
-"""How an answer came about: who gave it, how it ended, whether it is what the dataset expects."""
+"""Checks of an answer's provider, model and end, and of the dataset's expectations."""
 
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from pipeline.stages.audit.checks.registry import Complaint, check
+from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import CheckSection, ModelSection, RefusalSection
 from pipeline.stages.audit.inputs.batch import Batch
 
 
 def _plain(name: str) -> str:
-    """Name of a provider without its endpoint's variant, case, spaces and marks: `deepinfra` for `DeepInfra` and `deepinfra/turbo`."""
+    """Reduce a provider's name or tag to letters and digits: `deepinfra` for `DeepInfra` and `deepinfra/turbo`."""
     return "".join(char for char in name.split("/")[0].casefold() if char.isalnum())
 
 
 def same_provider(rule: str, names: Iterable[str]) -> bool:
-    """Whether an entry of the policy means the provider of these names."""
+    """Return whether an entry of the policy means the provider with these names."""
     return _plain(rule) in set(map(_plain, names))
 
 
-@check(
-    "provider_policy", "The provider that answered is one that the policy admits, with a number format that it admits."
-)
 def provider_policy(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     allow, deny = batch.context.allow, batch.context.deny
     for row, (provider, answer) in enumerate(zip(batch.column("provider"), batch.answers, strict=True)):
@@ -30,34 +27,29 @@ def provider_policy(batch: Batch, _settings: CheckSection) -> Iterator[Complaint
             yield Complaint(row, None, answer.policy)
         elif allow and not any(same_provider(rule, names) for rule in allow):
             yield Complaint(row, None, f"answered by {provider!r}; allowed are {list(allow)}")
-        elif any(
-            same_provider(rule, names) for rule in deny if "/" not in rule
-        ):  # which of its endpoints answered, no answer says
+        elif any(same_provider(rule, names) for rule in deny if "/" not in rule):
+            # a rule about one endpoint cannot apply: an answer does not say which endpoint gave it
             yield Complaint(row, None, f"answered by {provider!r}, which the policy denies")
 
 
-@check("model_name", "The model that answered is one that the config admits, where it names any.")
 def model_name(batch: Batch, settings: ModelSection) -> Iterator[Complaint]:
     for row, answer in enumerate(batch.answers):
         if settings.admit and answer.model is not None and answer.model not in settings.admit:
             yield Complaint(row, None, f"answered by model {answer.model!r}; admitted are {settings.admit}")
 
 
-@check("answer_error", "The provider answered without an error.")
 def answer_error(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, (finish, answer) in enumerate(zip(batch.column("finish_reason"), batch.answers, strict=True)):
         if answer.error or finish == "error":
             yield Complaint(row, None, answer.error or "finish_reason is error")
 
 
-@check("rejected", "There are honest ids for the answer.")
 def rejected(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, (status, reason) in enumerate(zip(batch.column("status"), batch.column("reason"), strict=True)):
         if status == "reject":
             yield Complaint(row, None, reason or "no reason given")
 
 
-@check("truncated", "The model ended the answer itself; the token limit did not.")
 def truncated(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     lengths = batch.completion.lengths
     for row in np.flatnonzero(batch.cut).tolist():
@@ -68,14 +60,12 @@ def truncated(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
         )
 
 
-@check("content_filter", "No content filter cut the answer.")
 def content_filter(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, finish in enumerate(batch.column("finish_reason")):
         if finish == "content_filter":
             yield Complaint(row, None, "finish_reason is content_filter")
 
 
-@check("refusal", "The model does what is asked; it does not refuse.")
 def refusal(batch: Batch, settings: RefusalSection) -> Iterator[Complaint]:
     openings = tuple(opening.casefold() for opening in settings.openings)
     for row, answer in enumerate(batch.answers):
@@ -86,14 +76,12 @@ def refusal(batch: Batch, settings: RefusalSection) -> Iterator[Complaint]:
             yield Complaint(row, None, f"begins with {text[:60]!r}")
 
 
-@check("empty_content", "The answer says something after the reasoning: text, or a tool call.")
 def empty_content(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row in np.flatnonzero(batch.present & ~batch.cut).tolist():
         if not batch.contents[row].strip() and not len(batch.markup[row].calls):
             yield Complaint(row, None, "neither text nor a tool call")
 
 
-@check("expect_reasoning", "The answer has the reasoning that the dataset requires, or none where it forbids it.")
 def expect_reasoning(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     wanted = batch.context.expect.reasoning
     close = batch.hits(batch.context.role("think_close")).first.tolist()
@@ -103,7 +91,6 @@ def expect_reasoning(batch: Batch, _settings: CheckSection) -> Iterator[Complain
             yield Complaint(row, None, f"reasoning is {wanted}, and there is {'some' if has else 'none'}")
 
 
-@check("expect_tool_calls", "The answer has the tool calls that the dataset requires, or none where it forbids them.")
 def expect_tool_calls(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     wanted = batch.context.expect.tool_calls
     opens = batch.hits(batch.context.role("call_open"))

@@ -1,4 +1,4 @@
-"""Ids that a model cannot or should not emit, and bytes that are no text."""
+"""Checks for ids that the model cannot or must not emit, and for bytes that are not text."""
 
 import re
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.stages.audit.checks.registry import Complaint, check
+from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import CheckSection, CountSection
 from pipeline.stages.audit.inputs.batch import Batch
 from pipeline.stages.audit.inputs.context import CONTROL, REPLACEMENT
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-"""C0 without tab, line feed and carriage return; DEL; C1."""
+"""C0 except tab, line feed and carriage return; DEL; C1."""
 _REPLACEMENT = re.compile("\ufffd")
 
 STRUCTURAL = {
@@ -27,10 +27,9 @@ STRUCTURAL = {
     "tools_close",
     "end",
 }
-"""Kinds of segment that are exactly one special token."""
+"""Kinds of segments that are exactly one special token."""
 
 
-@check("ids_in_vocabulary", "Every id, of prompt and answer, is a row of the model's embedding.")
 def ids_in_vocabulary(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     size = batch.context.record.vocab_size
     for part, ragged in (("prompt", batch.prompt), ("answer", batch.completion)):
@@ -43,10 +42,6 @@ def ids_in_vocabulary(batch: Batch, _settings: CheckSection) -> Iterator[Complai
             yield Complaint(int(rows[first]), position if part == "answer" else None, message)
 
 
-@check(
-    "special_ids",
-    "Special ids in the answer are those of the chat format's answers; no reserved, unnamed or prompt-only id occurs.",
-)
 def special_ids(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     context, values = batch.context, batch.completion.values
     admitted = [token for role, _ in context.record.roles if (token := context.role(role)) is not None]
@@ -60,7 +55,7 @@ def special_ids(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
 
 
 def _odd_segments(batch: Batch) -> list[int]:
-    """Rows in whose segments something is not right, found for all rows at once."""
+    """Return the rows with a fault in their segments, looking at all rows at once."""
     column = batch.table.column("segments")
     starts, ends = (
         column.flatten().field(name).to_numpy(zero_copy_only=False).astype(np.int64) for name in ("start", "end")
@@ -83,13 +78,10 @@ def _odd_segments(batch: Batch) -> list[int]:
         zero_copy_only=False
     )
     odd = gap | np.where(alone, (ends - starts != 1) | (inside != 1), inside > 0)
-    found: list[int] = np.unique(rows[odd]).tolist()
-    return found
+    odd_rows: list[int] = np.unique(rows[odd]).tolist()
+    return odd_rows
 
 
-@check(
-    "segments", "The segments cover the answer without gaps, structural ids stand alone, and no text segment holds one."
-)
 def segments(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row in _odd_segments(batch):
         ids, base = batch.completion[row], batch.completion.starts[row]
@@ -119,10 +111,6 @@ def segments(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
                 yield Complaint(row, at, f"the segments end at {at}, the answer at {len(ids)}")
 
 
-@check(
-    "valid_utf8",
-    "The bytes of the answer's tokens are UTF-8 (an answer cut by the token limit may end inside a character).",
-)
 def valid_utf8(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, runs in enumerate(batch.runs):
         for run in runs:
@@ -136,7 +124,7 @@ def valid_utf8(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
 
 
 def _begins_character(data: bytes) -> bool:
-    """Whether some bytes are the beginning of one character of UTF-8, cut short."""
+    """Return whether some bytes are the beginning of one UTF-8 character, cut short."""
     try:
         data.decode()
     except UnicodeDecodeError as error:
@@ -145,7 +133,7 @@ def _begins_character(data: bytes) -> bool:
 
 
 def token_at(batch: Batch, ids: NDArray[np.int32], byte: int) -> int:
-    """Index of the token that holds a byte."""
+    """Return the index of the token that holds a byte, given the byte's offset in the text of ``ids``."""
     ends = np.cumsum([len(batch.context.pieces[token]) for token in ids.tolist()])
     return int(np.searchsorted(ends, byte, side="right"))
 
@@ -168,11 +156,9 @@ def _characters(
             yield Complaint(row, position, f"{found} {what}")
 
 
-@check("replacement_characters", "The answer has no U+FFFD, the mark of bytes that some server could not decode.")
 def replacement_characters(batch: Batch, settings: CountSection) -> Iterator[Complaint]:
     return _characters(batch, REPLACEMENT, _REPLACEMENT, "replacement characters (U+FFFD)", settings)
 
 
-@check("control_characters", "The answer has no control characters but tab and line ends.")
 def control_characters(batch: Batch, settings: CountSection) -> Iterator[Complaint]:
     return _characters(batch, CONTROL, _CONTROL, "control characters", settings)

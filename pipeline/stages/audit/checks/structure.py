@@ -1,20 +1,19 @@
-"""The seven properties of an answer's form.
+"""The seven checks of an answer's form.
 
-They hold for answers that the model ended by itself. Where the token limit cut an answer (finish_reason `length`), what the
-model had not come to yet is not missed; what stands there must still be right.
+They are meant for answers that the model ended. Where the token limit cut an answer (finish_reason `length`), nothing
+is missed that the model had not yet reached; the part that exists must still be right.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from pipeline.stages.audit.checks.registry import Complaint, check
+from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import CheckSection, RoundTripSection
+from pipeline.stages.audit.features.retokenize import changed
 from pipeline.stages.audit.inputs.batch import Batch
-from pipeline.stages.audit.inputs.retokenize import changed
 
 
-@check("ends_with_end_token", "The answer ends with the end token, unless the token limit cut it.")
 def ends_with_end_token(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     end = batch.context.role("end")
     starts, lengths = batch.completion.starts, batch.completion.lengths
@@ -31,10 +30,6 @@ def ends_with_end_token(batch: Batch, _settings: CheckSection) -> Iterator[Compl
             )
 
 
-@check(
-    "one_think_close",
-    "The reasoning is closed exactly once (not at all where the dataset forbids reasoning or the token limit came first).",
-)
 def one_think_close(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     close = batch.hits(batch.context.role("think_close"))
     for row in np.flatnonzero(batch.present & (close.counts != batch.thinks)).tolist():
@@ -45,7 +40,6 @@ def one_think_close(batch: Batch, _settings: CheckSection) -> Iterator[Complaint
         yield Complaint(row, None if second is None else int(second), f"{found} think-close tokens, {wanted} expected")
 
 
-@check("think_close_position", "The reasoning is closed before the end token, and something stands between the two.")
 def think_close_position(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     close, end = batch.hits(batch.context.role("think_close")).first, batch.hits(batch.context.role("end")).first
     lengths = batch.completion.lengths
@@ -54,12 +48,11 @@ def think_close_position(batch: Batch, _settings: CheckSection) -> Iterator[Comp
     for row in np.flatnonzero(batch.present & (close >= 0) & (late | nothing_after)).tolist():
         at = int(close[row])
         if late[row]:
-            yield Complaint(row, at, f"think-close at {at} stands after the end token at {end[row]}")
+            yield Complaint(row, at, f"think-close at {at} comes after the end token at {end[row]}")
         else:
             yield Complaint(row, at, f"think-close at {at} of {lengths[row]} tokens: no answer follows it")
 
 
-@check("one_end_token", "The end token occurs exactly once (not at all where the token limit came first).")
 def one_end_token(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     end = batch.hits(batch.context.role("end"))
     for row in np.flatnonzero(batch.present & (end.counts != 1)).tolist():
@@ -70,10 +63,6 @@ def one_end_token(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
         )
 
 
-@check(
-    "no_think_open",
-    "The answer opens no reasoning: the prompt did, or it stands first where the chat format lets the model open it.",
-)
 def no_think_open(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     opens = batch.hits(batch.context.role("think_open"))
     for row, position in zip(opens.rows.tolist(), opens.positions.tolist(), strict=True):
@@ -81,7 +70,6 @@ def no_think_open(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
             yield Complaint(row, position, f"think-open token at {position}")
 
 
-@check("round_trip", "Decoding the answer and encoding it again gives the same tokens, but for a small share.")
 def round_trip(batch: Batch, settings: RoundTripSection) -> Iterator[Complaint]:
     for row, runs in enumerate(batch.runs):
         differing = [position for run in runs for position in changed(batch.context, run)]
@@ -90,14 +78,14 @@ def round_trip(batch: Batch, settings: RoundTripSection) -> Iterator[Complaint]:
             yield Complaint(
                 row,
                 differing[0],
-                f"{len(differing)} of {length} tokens differ after decoding and encoding ({len(differing) / length:.1%})",
+                f"{len(differing)} of {length} tokens differ after decoding and encoding "
+                f"({len(differing) / length:.1%})",
             )
 
 
-@check("reasoning_not_empty", "Where the answer closes a reasoning, there is text before the closing.")
 def reasoning_not_empty(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     close = batch.hits(batch.context.role("think_close")).first
     where = close.tolist()
     for row in np.flatnonzero(batch.present & batch.thinks & (close >= 0)).tolist():
         if not any(run.end <= where[row] and not run.text.isspace() for run in batch.runs[row]):
-            yield Complaint(row, where[row], "no text stands before the think-close token")
+            yield Complaint(row, where[row], "there is no text before the think-close token")

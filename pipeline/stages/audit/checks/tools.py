@@ -1,4 +1,4 @@
-"""Tool calls: their markup, names, numbers, JSON, and whether the arguments fit the schema that the request offered."""
+"""Checks of tool calls: their markup, names, ids, JSON, and the schema that the request offered."""
 
 import math
 from collections.abc import Iterator
@@ -10,18 +10,18 @@ from jsonschema import Draft202012Validator, SchemaError
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from pipeline.stages.audit.checks.registry import Complaint, check
+from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import CheckSection
+from pipeline.stages.audit.features.call_markup import MarkedCall
 from pipeline.stages.audit.inputs.batch import Batch
-from pipeline.stages.audit.inputs.calls import Call
 
 
-def _calls(batch: Batch) -> Iterator[tuple[int, Call]]:
+def _calls(batch: Batch) -> Iterator[tuple[int, MarkedCall]]:
     return ((row, call) for row, markup in enumerate(batch.markup) for call in markup.calls)
 
 
 def offered(prompt: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Parameters' schema of each function that the request offered, or None when it is not known or none was sent."""
+    """Return the schema of each function that the request offered, or None where it offered none or is not known."""
     tools = prompt.get("tools") if isinstance(prompt, dict) else None
     if not isinstance(tools, list) or not tools:
         return None
@@ -34,17 +34,13 @@ def offered(prompt: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def parse(text: str) -> Any:
-    """Value of a call's arguments, or NaN when they are not JSON; empty text is an empty object, as servers take it."""
+    """Parse a call's arguments; return NaN where they are not JSON. Empty text is an empty object, as for servers."""
     try:
         return orjson.loads(text) if text.strip() else {}
     except orjson.JSONDecodeError:
         return math.nan
 
 
-@check(
-    "tool_markup",
-    "The tool tokens stand in the order of the chat format: section, calls with arguments, end of section.",
-)
 def tool_markup(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, markup in enumerate(batch.markup):
         if markup.fault is not None:
@@ -52,22 +48,20 @@ def tool_markup(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
             yield Complaint(
                 row,
                 markup.fault,
-                f"{batch.context.tokenizer.show(token)} out of order, or what should follow it is missing",
+                f"{batch.context.tokenizer.show(token)} out of order, or the token that should follow it is missing",
             )
 
 
-@check("tool_json", "The arguments of every tool call are a JSON object.")
 def tool_json(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, call in _calls(batch):
         if not isinstance(parse(call.arguments), dict):
             yield Complaint(
                 row,
                 call.arguments_position,
-                f"arguments of {call.header[:60]!r} are no JSON object: {call.arguments[:80]!r}",
+                f"arguments of {call.header[:60]!r} are not a JSON object: {call.arguments[:80]!r}",
             )
 
 
-@check("tool_name", "Every tool call names a function that the request offered.")
 def tool_name(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, call in _calls(batch):
         known = offered(batch.prompts[row])
@@ -75,7 +69,6 @@ def tool_name(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
             yield Complaint(row, call.position, f"calls {call.name[:60]!r}; offered were {sorted(known)[:10]}")
 
 
-@check("tool_schema", "The arguments of every tool call are valid against the schema that the request offered.")
 def tool_schema(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     for row, call in _calls(batch):
         schema = (offered(batch.prompts[row]) or {}).get(call.name or "")
@@ -94,7 +87,7 @@ def _schema_fault(schema: Any, value: Any) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _validator(schema: bytes) -> Draft202012Validator | str:
-    """Validator of a schema, or what is wrong with the schema. References are looked up in it alone, never on the network."""
+    """Return the validator of a schema, or the schema's fault. References resolve inside it, never on the network."""
     document = orjson.loads(schema)
     try:
         Draft202012Validator.check_schema(document)
@@ -104,7 +97,7 @@ def _validator(schema: bytes) -> Draft202012Validator | str:
 
 
 def schema_fault(schema: bytes, value: Any) -> str | None:
-    """First fault of a value under a schema, in words, or None."""
+    """Return the first fault of a value under a schema, or None."""
     validator = _validator(schema)
     if isinstance(validator, str):
         return validator
@@ -117,7 +110,6 @@ def schema_fault(schema: bytes, value: Any) -> str | None:
     return f"{faults[0].json_path}: {faults[0].message[:160]}" if faults else None
 
 
-@check("tool_ids", "Every call's id has the target's form, and the numbers go on from those in the conversation.")
 def tool_ids(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     form = batch.context.record.tool_id_format
     if form is None:
@@ -127,7 +119,7 @@ def tool_ids(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
         before = int((batch.prompt[row] == call_open).sum()) if markup.calls else 0
         for number, call in enumerate(markup.calls, before):
             if call.name is None:
-                yield Complaint(row, call.position + 1, f"id {call.header[:60]!r} has not the form {form!r}")
+                yield Complaint(row, call.position + 1, f"id {call.header[:60]!r} does not have the form {form!r}")
             elif "{index}" in form and call.index != number:
                 yield Complaint(
                     row,

@@ -1,4 +1,4 @@
-"""summary.json: the audit in numbers, for DVC metrics, the gate, pull requests and the reports."""
+"""The content of summary.json, for DVC, the gate, pull requests and the reports."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,37 +7,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.stages.audit.config import AuditSection
-from pipeline.stages.audit.decision.stats import EXACT, Outlier, Provider
-from pipeline.stages.audit.decision.verdict import Verdict
-from pipeline.stages.audit.engine import Tally
+from pipeline.stages.audit.decision.stats import EXACT, Outlier, ProviderTotals
+from pipeline.stages.audit.decision.verdict import AuditVerdict
+from pipeline.stages.audit.engine import AuditTally
 
 _LONGEST = 120
-"""Characters of an id or a name."""
+"""Most characters of an id or a name."""
 
 
 def rounded(value: float) -> float:
-    """Six significant digits: enough for people, and the same on every machine."""
+    """Round to six significant digits, which are the same on every machine."""
     return float(f"{value:.6g}")
 
 
 def share(part: float, whole: float) -> float | None:
-    """Part of a whole, or None where there is no whole."""
+    """Return the share of a part in a whole, or None where the whole is 0."""
     return rounded(part / whole) if whole else None
 
 
 def distribution(values: NDArray[np.int64] | NDArray[np.float64]) -> dict[str, float] | None:
-    """Smallest, quartiles, 99th percentile, largest and mean, or None for no values."""
+    """Return minimum, quartiles, 99th percentile, maximum and mean of values [n], or None where n is 0."""
     if not len(values):
         return None
-    found = np.percentile(values, [0, 25, 50, 75, 99, 100], method="nearest")
+    percentiles = np.percentile(values, [0, 25, 50, 75, 99, 100], method="nearest")
     return {
         name: rounded(float(value))
-        for name, value in zip(("min", "p25", "p50", "p75", "p99", "max"), found, strict=True)
+        for name, value in zip(("min", "p25", "p50", "p75", "p99", "max"), percentiles, strict=True)
     } | {"mean": rounded(float(np.mean(values)))}
 
 
 def billing(deltas: NDArray[np.int64], billed: int) -> dict[str, Any]:
-    """Billed against rebuilt: how many rows have both, how many agree, and by how much the others differ."""
+    """Compare billed with rebuilt tokens: rows with both numbers, rows that agree, and the size of the differences.
+
+    ``deltas`` [rows] are billed minus rebuilt tokens; ``billed`` is the sum of billed tokens.
+    """
     size = np.abs(deltas)
     return {
         "rows": len(deltas),
@@ -50,7 +53,7 @@ def billing(deltas: NDArray[np.int64], billed: int) -> dict[str, Any]:
 
 
 def outlier_line(outlier: Outlier) -> dict[str, Any]:
-    """One outlier; names that a provider or a file chose are cut."""
+    """Return one outlier as JSON. A provider or a file chose its names, so they are cut to a length."""
     return {
         "id": outlier.id[:_LONGEST],
         "provider": (outlier.provider or "unknown")[:_LONGEST],
@@ -59,8 +62,8 @@ def outlier_line(outlier: Outlier) -> dict[str, Any]:
     }
 
 
-def scorecard(provider: Provider) -> dict[str, Any]:
-    """What tells which provider to keep; None where nothing was there to measure."""
+def scorecard(provider: ProviderTotals) -> dict[str, Any]:
+    """Return the numbers by which to compare providers; None where there was nothing to measure."""
     held = provider.rows - provider.status["reject"]
     return {
         "rows": provider.rows,
@@ -86,9 +89,9 @@ def scorecard(provider: Provider) -> dict[str, Any]:
 
 
 def summarize(
-    tally: Tally, section: AuditSection, verdict: Verdict, quantizations: Mapping[str, list[str]]
+    tally: AuditTally, section: AuditSection, verdict: AuditVerdict, quantizations: Mapping[str, list[str]]
 ) -> dict[str, Any]:
-    """Counts by check, status, evidence and reason; ``accepted`` plus the sum of ``left_out`` is ``rows``."""
+    """Return the content of summary.json. ``accepted`` and the counts of ``left_out`` add up to ``rows``."""
     stats = tally.stats
     return {
         "version": 1,

@@ -1,4 +1,4 @@
-"""Some rows of a tokens table as flat arrays, with what several checks need worked out once."""
+"""A batch of rows as flat arrays, with the facts that several checks need, each computed once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.core.tables import flat_lists
-from pipeline.stages.audit.inputs.calls import CALL_ROLES, Markup, read_markup
+from pipeline.stages.audit.features.call_markup import CALL_ROLES, CallMarkup, read_markup
+from pipeline.stages.audit.features.grams import Hashes, gram_hashes
+from pipeline.stages.audit.features.retokenize import TextRun, text_runs
 from pipeline.stages.audit.inputs.context import Context
-from pipeline.stages.audit.inputs.grams import Hashes, gram_hashes
 from pipeline.stages.audit.inputs.response_facts import Answer, read_answer
-from pipeline.stages.audit.inputs.retokenize import Run, text_runs
 
 Ints = NDArray[np.int64]
 _TAIL = 1024
-"""Tokens at the end of a prompt whose text is looked at."""
+"""Number of tokens at the end of a prompt that are decoded to text."""
 
 
 @dataclass(frozen=True)
 class Ragged:
-    """Lists of ids laid end to end: row i is ``values[starts[i]:starts[i + 1]]``."""
+    """Lists of ids, laid end to end: row i is ``values[starts[i]:starts[i + 1]]``."""
 
     values: NDArray[np.int32]
     starts: Ints
@@ -34,73 +34,79 @@ class Ragged:
 
     @property
     def lengths(self) -> Ints:
-        """Length of each row."""
+        """[rows]: length of each row."""
         return np.diff(self.starts)
 
     def where(self, flat: Ints) -> tuple[Ints, Ints]:
-        """Row and position in its row of each index into ``values``."""
+        """Return the row, and the position in the row, of each index into ``values``."""
         rows = np.searchsorted(self.starts, flat, side="right") - 1
         return rows, flat - self.starts[rows]
 
 
 def ragged(column: Any) -> Ragged:
-    """Flat arrays of a list<int32> column; a slice of a larger one too."""
+    """Return the flat arrays of a list<int32> column, which may be a slice of a larger one."""
     return Ragged(*flat_lists(column))
 
 
 @dataclass(frozen=True)
 class Hits:
-    """Where one id occurs in the completions of a batch."""
+    """The places where one id occurs in the completions of a batch."""
 
     rows: Ints
     positions: Ints
     counts: Ints
-    """Occurrences in each row; [rows of the batch]."""
+    """[rows of the batch]: number of occurrences in each row."""
     first: Ints
-    """Position of the first occurrence in each row, or -1; [rows of the batch]."""
+    """[rows of the batch]: position of the first occurrence in each row, or -1."""
 
 
 def _delta(batch: "Batch", row: int) -> int | None:
-    """Billed minus held tokens of a row that only its response line knows the bill of; whoever wrote a bill has left the difference open on purpose."""
+    """Return billed minus held tokens of a row whose bill is in its response line alone, else None.
+
+    A table that has the bill, but not the difference, has left the difference open on purpose.
+    """
     billed = batch.answers[row].completion_tokens
-    unknown = billed is None or not batch.present[row] or batch.table.column("billed_tokens")[row].is_valid
-    return None if billed is None or unknown else billed - int(batch.completion.lengths[row])
+    if billed is None or not batch.present[row] or batch.table.column("billed_tokens")[row].is_valid:
+        return None
+    return billed - int(batch.completion.lengths[row])
 
 
-_FILLS: dict[str, Callable[["Batch", int], Any]] = {
+_FALLBACKS: dict[str, Callable[["Batch", int], Any]] = {
     "provider": lambda batch, row: batch.answers[row].provider,
     "finish_reason": lambda batch, row: batch.answers[row].finish_reason,
     "billed_tokens": lambda batch, row: batch.answers[row].completion_tokens,
     "count_delta": _delta,
 }
+"""Columns that a response line can fill where the table has null."""
 
 
 class Batch:
-    """Rows of the table from ``start`` on, in the columns of schema/tokens.py, with what came with them."""
+    """Rows in the columns of schema/tokens.py, with the prompt line and the response line of each."""
 
     def __init__(
         self,
         context: Context,
         table: pa.RecordBatch,
         start: int,
-        prompts: list[dict[str, Any] | None] | None = None,
-        responses: list[Any] | None = None,
+        prompts: list[dict[str, Any] | None],
+        responses: list[Any],
     ) -> None:
+        """Take rows, the first of which is row ``start`` of the file; unknown prompts and responses are None."""
         self.context = context
         self.table = table
         self.start = start
         self.size = table.num_rows
-        self.prompts: list[dict[str, Any] | None] = prompts if prompts is not None else [None] * self.size
-        self.responses: list[Any] = responses if responses is not None else [None] * self.size
+        self.prompts = prompts
+        self.responses = responses
         self._columns: dict[str, list[Any]] = {}
         self._hits: dict[int, Hits] = {}
         self._grams: dict[int, Hashes] = {}
 
     def column(self, name: str) -> list[Any]:
-        """One column as Python values; what a file from elsewhere does not know is taken from the response lines, where those are given."""
+        """Return a column as Python values; the response lines fill nulls of provider, finish reason and bill."""
         if name not in self._columns:
             values = self.table.column(name).to_pylist()
-            fill = _FILLS.get(name)
+            fill = _FALLBACKS.get(name)
             if fill is not None and None in values:
                 values = [fill(self, row) if value is None else value for row, value in enumerate(values)]
             self._columns[name] = values
@@ -108,36 +114,36 @@ class Batch:
 
     @cached_property
     def ids(self) -> list[str]:
-        """Id of each row."""
+        """[rows]: id of each row."""
         return self.column("id")
 
     @cached_property
     def completion(self) -> Ragged:
-        """What the model emitted."""
+        """Ids that the model emitted."""
         return ragged(self.table.column("completion_ids"))
 
     @cached_property
     def prompt(self) -> Ragged:
-        """What the model read."""
+        """Ids that the model read."""
         return ragged(self.table.column("prompt_ids"))
 
     @cached_property
     def present(self) -> NDArray[np.bool_]:
-        """Whether a row has a completion at all; a rejected one has none, and nothing to check in it."""
+        """[rows]: whether the row has a completion; a rejected row has none, so there is nothing to check."""
         return np.fromiter((status != "reject" for status in self.column("status")), dtype=np.bool_, count=self.size)
 
     @cached_property
     def cut(self) -> NDArray[np.bool_]:
-        """Whether the token limit, not the model, ended the answer: then what should stand at its end may be missing."""
+        """[rows]: whether the token limit ended the answer, so that its end may be missing."""
         return np.fromiter(
             (reason == "length" for reason in self.column("finish_reason")), dtype=np.bool_, count=self.size
         )
 
     @cached_property
     def opened(self) -> NDArray[np.bool_]:
-        """Whether the prompt opened the reasoning, so that the completion must only close it.
+        """[rows]: whether the prompt opened the reasoning, so that the completion only closes it.
 
-        Read off the prompt's last ids (a line break may follow the tag); without a prompt, the chat format's habit.
+        The last ids of the prompt decide (a line break may follow the tag); without a prompt, the chat format does.
         """
         think_open, think_close = self.context.role("think_open"), self.context.role("think_close")
         if think_open is None:
@@ -147,16 +153,16 @@ class Batch:
         return np.asarray((opens & ~closes) | unknown)
 
     def _in_tail(self, token: int | None) -> NDArray[np.bool_]:
-        """Whether an id is among the last three of each prompt."""
-        found = np.zeros(self.size, dtype=np.bool_)
+        """[rows]: whether an id is among the last three of the prompt."""
+        in_tail = np.zeros(self.size, dtype=np.bool_)
         for back in range(1, 4):
             rows = np.flatnonzero(self.prompt.lengths >= back)
-            found[rows] |= self.prompt.values[self.prompt.starts[rows + 1] - back] == token
-        return found
+            in_tail[rows] |= self.prompt.values[self.prompt.starts[rows + 1] - back] == token
+        return in_tail
 
     @cached_property
     def thinks(self) -> NDArray[np.bool_]:
-        """Whether a row's completion must close a reasoning."""
+        """[rows]: whether the completion must close a reasoning."""
         if self.context.role("think_close") is None or self.context.expect.reasoning == "forbidden":
             return np.zeros(self.size, dtype=np.bool_)
         if self.context.expect.reasoning == "required":
@@ -166,7 +172,7 @@ class Batch:
         return self.opened | closed | unknown
 
     def hits(self, token: int | None) -> Hits:
-        """Where an id occurs; nowhere when it is None."""
+        """Return where an id occurs in the completions; None, for a role that the format lacks, occurs nowhere."""
         if token is None:
             token = -1
         if token not in self._hits:
@@ -178,35 +184,35 @@ class Batch:
 
     @cached_property
     def ordinary(self) -> NDArray[np.bool_]:
-        """Whether each id of the completions stands for bytes of text; [ids]."""
+        """[ids of the completions]: whether the id has text."""
         return self.context.is_ordinary(self.completion.values)
 
     @cached_property
     def suspects(self) -> NDArray[np.uint8]:
-        """Bits of `Context.suspects` of each id of the completions; [ids]."""
+        """[ids of the completions]: bits of `Context.suspects`."""
         return self.context.may_hold(self.completion.values)
 
     @cached_property
     def special(self) -> NDArray[np.bool_]:
-        """Whether each id of the completions is one of the vocabulary that stands for no text; [ids]."""
+        """[ids of the completions]: whether the id is in the vocabulary and has no text."""
         return np.asarray(~self.ordinary & (self.completion.values.view(np.uint32) < self.context.record.vocab_size))
 
     @cached_property
-    def runs(self) -> list[list[Run]]:
-        """Stretches of ordinary text in each completion, decoded."""
+    def runs(self) -> list[list[TextRun]]:
+        """[rows]: runs of ordinary tokens in each completion, decoded."""
         return text_runs(self.context, self.completion.values, self.completion.starts, self.ordinary)
 
     @cached_property
     def answers(self) -> list[Answer]:
-        """What each row's response line says besides text."""
+        """[rows]: facts of each response line, such as usage and cost."""
         return [read_answer(line) for line in self.responses]
 
     @cached_property
-    def markup(self) -> list[Markup]:
-        """Tool calls of each row, read off the ids."""
+    def markup(self) -> list[CallMarkup]:
+        """[rows]: tool calls of each completion, read from the ids."""
         roles = [token for role in CALL_ROLES.values() if (token := self.context.role(role)) is not None]
         rows = set(self.completion.where(np.flatnonzero(np.isin(self.completion.values, roles)))[0].tolist())
-        none = Markup([], None)
+        none = CallMarkup([], None)
         return [
             read_markup(self.context, self.completion[row].tolist(), cut=bool(self.cut[row])) if row in rows else none
             for row in range(self.size)
@@ -214,11 +220,14 @@ class Batch:
 
     @cached_property
     def calls(self) -> list[int]:
-        """Number of tool calls of each row."""
+        """[rows]: number of tool calls of each completion."""
         return [len(markup.calls) for markup in self.markup]
 
     def grams(self, row: int, n: int) -> Hashes:
-        """Hash of each n-gram of a row's completion; worked out for the whole batch at once, grams across rows included and never given."""
+        """Return the hash of each n-gram of a row's completion.
+
+        The hashes of the whole batch are computed at once; those of n-grams across two rows are never returned.
+        """
         if n not in self._grams:
             self._grams[n] = gram_hashes(self.completion.values, n)
         start, end = self.completion.starts[row], self.completion.starts[row + 1] - n + 1
@@ -226,7 +235,7 @@ class Batch:
 
     @cached_property
     def contents(self) -> list[str]:
-        """Text of each row's answer after its reasoning and before its tool calls."""
+        """[rows]: text of each answer between its reasoning and its tool calls."""
         starts = self.hits(self.context.role("think_close")).first
         stops = self.completion.lengths
         for role in ("tools_open", "call_open"):
@@ -241,7 +250,7 @@ class Batch:
 
     @cached_property
     def prompt_texts(self) -> list[str]:
-        """Text of the ordinary tokens at the end of each prompt, where the question stands; bytes that are not UTF-8 become U+FFFD."""
+        """[rows]: text at the end of each prompt, where the question is; bytes that are not UTF-8 become U+FFFD."""
         tails = [self.prompt[row][-_TAIL:] for row in range(self.size)]
         data, bounds = self.context.bytes_of(np.concatenate([*tails, np.zeros(0, dtype=np.int32)]))
         edges = bounds[np.cumsum([0, *map(len, tails)])].tolist()

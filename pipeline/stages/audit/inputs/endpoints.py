@@ -1,4 +1,4 @@
-"""What the providers' endpoints charged, are called, and compute in, as `generate` wrote it down when the answers were made."""
+"""The providers' endpoints, with prices, tags and number formats, as `generate` recorded them."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,25 +8,29 @@ from pipeline.core.files import read_json
 from pipeline.stages.audit.config import TokenPrice
 
 TokenPrices = dict[str, list[TokenPrice]]
-"""By provider's name; one with several endpoints has several prices."""
+"""Prices by provider; a provider with several endpoints has several."""
 ProviderTags = dict[str, list[str]]
-"""By provider's name: how requests and the policy call its endpoints (`novita/fp8` of NovitaAI)."""
+"""Tags by provider: the names of its endpoints in requests and in the policy (`novita/fp8` of NovitaAI)."""
 
 
 @dataclass(frozen=True)
 class Endpoints:
-    """What is known of the providers' endpoints, by provider's name."""
+    """Facts about the providers' endpoints, by provider; empty where nothing is known."""
 
     prices: TokenPrices = field(default_factory=dict)
-    """In dollars per million tokens; endpoints without prices are left out."""
+    """Prices in dollars per million tokens; endpoints without prices are left out."""
     tags: ProviderTags = field(default_factory=dict)
-    """Of endpoints admitted and refused: an answer has only the display name, the policy may use either."""
+    """Tags of admitted and of refused endpoints: an answer has only the display name, but the policy may use either."""
     quantizations: dict[str, list[str]] = field(default_factory=dict)
-    """Number formats of the admitted endpoints; which of them gave an answer, no answer says."""
+    """Number formats of the admitted endpoints; an answer does not say which endpoint gave it."""
+
+
+NO_ENDPOINTS = Endpoints()
+"""Nothing is known of any endpoint."""
 
 
 def read_endpoints(path: Path) -> Endpoints:
-    """Endpoints that a generate.json lists.
+    """Read the endpoints that a generate.json lists.
 
     Raises:
         ArtifactError: the file is missing or not JSON.
@@ -34,21 +38,21 @@ def read_endpoints(path: Path) -> Endpoints:
     """
     document = read_json(path)
     admitted, refused = _listed(document, "endpoints"), _listed(document, "refused")
-    found = Endpoints()
+    endpoints = Endpoints()
     for endpoint in admitted:
         name, quantization = endpoint["provider"], endpoint.get("quantization")
         if (price := _price(endpoint)) is not None:
-            found.prices.setdefault(name, []).append(price)
-        if isinstance(quantization, str) and quantization not in found.quantizations.setdefault(name, []):
-            found.quantizations[name].append(quantization)
+            endpoints.prices.setdefault(name, []).append(price)
+        if isinstance(quantization, str) and quantization not in endpoints.quantizations.setdefault(name, []):
+            endpoints.quantizations[name].append(quantization)
     for endpoint in (*admitted, *refused):
         if isinstance(endpoint.get("tag"), str):
-            found.tags.setdefault(endpoint["provider"], []).append(endpoint["tag"])
-    return found
+            endpoints.tags.setdefault(endpoint["provider"], []).append(endpoint["tag"])
+    return endpoints
 
 
 def _listed(document: Any, part: str) -> list[dict[str, Any]]:
-    """Entries of a list of generate.json that name a provider."""
+    """Return the entries of a list in generate.json that name a provider."""
     listed = document.get(part) if isinstance(document, dict) else None
     return (
         [entry for entry in listed if isinstance(entry, dict) and isinstance(entry.get("provider"), str)]
@@ -58,7 +62,7 @@ def _listed(document: Any, part: str) -> list[dict[str, Any]]:
 
 
 def _price(endpoint: dict[str, Any]) -> TokenPrice | None:
-    """Price of an endpoint that charges by the token alone."""
+    """Return the price of an endpoint, or None where it is unknown or the endpoint also charges for each request."""
     prompt, completion = endpoint.get("prompt"), endpoint.get("completion")
     known = all(isinstance(value, int | float) and value >= 0 for value in (prompt, completion))
     return TokenPrice(prompt=prompt, completion=completion) if known and not endpoint.get("request") else None

@@ -1,4 +1,4 @@
-"""Token ids as other tools store them: Parquet or JSONL with `input_ids` and `output_ids`, brought into the columns of schema/tokens.py."""
+"""Token ids in Parquet or JSONL files of other tools, in the columns of schema/tokens.py."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,13 +17,13 @@ Tables = Callable[[], Iterator[pa.RecordBatch]]
 
 PROMPT = ("prompt_ids", "input_ids", "prompt_token_ids")
 COMPLETION = ("completion_ids", "output_ids", "response_ids", "response_token_ids", "token_ids")
-"""Names of the two columns of ids, the first that is there counts. The prompt may be missing."""
+"""Names of the two columns of ids; the first one that exists counts. The prompt may be missing."""
 
 TEXT = ("id", "finish_reason", "provider")
-"""Further columns that are taken where they are there."""
+"""Further columns, which may be missing."""
 
 _WORDS: dict[str, set[str | None]] = {"status": set(get_args(Status)), "evidence": {None, *get_args(Evidence)}}
-"""What stands in these columns of ours; an unknown word would count as the best."""
+"""Words that these columns of a tokens.parquet may hold; a check would take an unknown word for the best one."""
 
 _IDS = pa.list_(pa.int32())
 _MAGIC = b"PAR1"
@@ -31,7 +31,9 @@ _NEEDED = "needed are Parquet, or JSONL (plain, gzip or zstd) with `output_ids` 
 
 
 def open_tokens(path: Path) -> Tables:
-    """Rows of a file, again and again, in the columns of schema/tokens.py; its kind is told by its first bytes, not by its name.
+    """Open a file as tables in the columns of schema/tokens.py, which can be read any number of times.
+
+    Its first bytes, not its name, decide between Parquet and JSONL.
 
     Raises:
         InputError: the file is missing, damaged, or has no column of ids.
@@ -53,14 +55,15 @@ def open_tokens(path: Path) -> Tables:
     if "status" in columns and "completion_ids" in columns:
         missing = [name for name in SCHEMA.names if name not in columns]
         raise InputError(
-            f"{path}: a tokens.parquet without {missing}; give all its columns, or leave `status` out, and every row counts as accepted"
+            f"{path}: a tokens.parquet without {missing}; give all its columns, "
+            "or leave `status` out, and every row counts as accepted"
         )
     prompt, completion = _choose(path, columns)
     return lambda: _from_parquet(path, columns, prompt, completion)
 
 
 def _from_our_columns(path: Path) -> Iterator[pa.RecordBatch]:
-    """Rows of a tokens.parquet, also where another tool wrote it again with wider types."""
+    """Yield the rows of a tokens.parquet, which another tool may have written again with wider types."""
     start = 0
     for batch in read_columns(path, SCHEMA.names, BATCH_ROWS):
         columns = []
@@ -90,17 +93,18 @@ def _from_our_columns(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _choose(path: Path, names: list[str]) -> tuple[str | None, str]:
-    """Columns of the prompt's and the answer's ids."""
+    """Return the names of the columns of the prompt's ids, or None, and of the answer's ids."""
     completion = next((name for name in COMPLETION if name in names), None)
     if completion is None:
         raise InputError(
-            f"{path}: has the columns {names}; needed is one of {list(COMPLETION)}, and one of {list(PROMPT)} where the prompts are known"
+            f"{path}: has the columns {names}; needed is one of {list(COMPLETION)}, "
+            f"and one of {list(PROMPT)} where the prompts are known"
         )
     return next((name for name in PROMPT if name in names), None), completion
 
 
 def to_table(ids: list[str], prompts: Any, completions: Any, text: dict[str, list[str | None]]) -> pa.RecordBatch:
-    """Columns of schema/tokens.py; what other tools do not know stays empty, and how the ids are known counts as unknown."""
+    """Return rows in the columns of schema/tokens.py; columns that other tools lack, such as `evidence`, are null."""
     size = len(ids)
     empty: dict[str, Any] = {"segments": [[]] * size, "notes": [[]] * size, "status": ["accept"] * size}
     given: dict[str, Any] = {"id": ids, "prompt_ids": prompts, "completion_ids": completions, **text}
@@ -130,7 +134,7 @@ def _from_parquet(path: Path, columns: list[str], prompt: str | None, completion
 
 
 def _ids(path: Path, name: str, column: Any, start: int) -> Any:
-    """Give a column as list<int32>."""
+    """Convert a column to list<int32>."""
     if column.null_count:
         row = start + column.is_null().to_pylist().index(True)
         raise InputError(f"{path}: row {row}: {name} is null; every row needs a list of ids, which may be empty")
@@ -148,7 +152,8 @@ def _ids(path: Path, name: str, column: Any, start: int) -> Any:
         if token is None or not _fits(token)
     )
     raise InputError(
-        f"{path}: row {row}: {name} has {'null' if odd is None else odd} among its ids; needed are whole numbers that fit 32 bits"
+        f"{path}: row {row}: {name} has {'null' if odd is None else odd} among its ids; "
+        "needed are whole numbers that fit 32 bits"
     )
 
 
@@ -199,7 +204,7 @@ def _gather(rows: list[tuple[str, list[int], list[int], dict[str, str | None]]])
 
 
 def _row(path: Path, number: int, value: Any) -> tuple[str, list[int], list[int], dict[str, str | None]]:
-    """One line of JSONL."""
+    """Check one line of JSONL; return id, prompt ids, completion ids and further columns of its row."""
     where = f"{path}:{number}"
     if not isinstance(value, dict):
         raise InputError(f"{where}: needed is an object with `output_ids`; found {str(value)[:80]!r}")

@@ -1,4 +1,4 @@
-"""Held-out evaluation prompts, as hashes that rows are compared with."""
+"""The held-out evaluation prompts, as hashes with which rows are compared."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 from pipeline.core.errors import InputError
 from pipeline.core.files import read_jsonl
 from pipeline.model.tokenizer.loading import Tokenizer
-from pipeline.stages.audit.inputs.grams import Hashes, gram_hashes, sequence_hash
+from pipeline.stages.audit.features.grams import Hashes, gram_hashes, sequence_hash
 
 
 @dataclass(frozen=True)
 class Heldout:
-    """What the held-out file asks: each user message whole, and its n-grams of ids."""
+    """The questions of the held-out file: hashes of each last user message, and of its n-grams of ids."""
 
     n: int
     questions: frozenset[int]
     grams: Hashes
-    """Sorted, each once."""
+    """Hashes of n-grams, sorted and distinct."""
 
     def shared(self, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Whether each n-gram of some ids is held out; [max(0, len(ids) - n + 1)]."""
+        """Return whether each n-gram of some ids is held out; [max(0, len(ids) - n + 1)]."""
         hashes = gram_hashes(ids, self.n)
         if not len(self.grams):
             return np.zeros(len(hashes), dtype=np.bool_)
@@ -33,7 +33,7 @@ class Heldout:
 
 
 def texts_of(message: Any) -> Iterator[str]:
-    """Text of a chat message, whether its content is a string or a list of parts."""
+    """Yield the texts of a chat message, whose content is a string or a list of parts."""
     content = message.get("content") if isinstance(message, dict) else None
     if isinstance(content, str):
         yield content
@@ -43,7 +43,7 @@ def texts_of(message: Any) -> Iterator[str]:
 
 
 def question(prompt: Any) -> str | None:
-    """Text of the last user message of a prompt, or None when there is none."""
+    """Return the text of the last user message of a prompt, or None where there is none."""
     messages = prompt.get("messages") if isinstance(prompt, dict) else None
     users = (
         [message for message in messages if isinstance(message, dict) and message.get("role") == "user"]
@@ -54,7 +54,7 @@ def question(prompt: Any) -> str | None:
 
 
 def to_ids(text: str, tokenizer: Tokenizer) -> NDArray[np.int32]:
-    """Ids of a message as they stand inside a prompt."""
+    """Return the ids that a message has inside a prompt."""
     return np.array(tokenizer.encode(text), dtype=np.int32)
 
 
@@ -62,7 +62,7 @@ def read_heldout(path: Path, tokenizer: Tokenizer, n: int) -> Heldout:
     """Read a JSONL file of prompts.
 
     Raises:
-        InputError: it is missing, or a line is not a prompt; the message has the line's number.
+        InputError: the file is missing, or a line is not a prompt; the message has the line's number.
 
     """
     questions, grams = set(), [np.zeros(0, dtype=np.uint64)]

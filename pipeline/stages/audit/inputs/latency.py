@@ -1,4 +1,4 @@
-"""How long providers took, from the only file of a build that knows."""
+"""The providers' latencies, from timings.jsonl, the only file of a build that has them."""
 
 from array import array
 from pathlib import Path
@@ -10,14 +10,14 @@ from pipeline.core.errors import InputError
 from pipeline.core.files import read_jsonl
 
 Latencies = dict[str, NDArray[np.float64]]
-"""Milliseconds of each answer whose time is known, by provider's name."""
+"""Milliseconds of each answer whose time is known, by provider."""
 
 
 def read_latencies(path: Path) -> Latencies:
-    """Latencies of a timings.jsonl.
+    """Read the latencies in a timings.jsonl.
 
     Raises:
-        InputError: the file is missing, or a line is not JSON or no object; the message has the line's number.
+        InputError: the file is missing, or a line is not a JSON object; the message has the line's number.
 
     """
     found: dict[str, array[float]] = {}

@@ -1,4 +1,4 @@
-"""report.html of one dataset's audit: the verdict first, then the checks, the providers, and the rows to look at."""
+"""The page of one dataset's audit: verdict, checks, providers, and rows to look at."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,8 +10,8 @@ from pipeline.core.html.blocks import Cell, badge, cards, facts, fold, money, nu
 from pipeline.core.html.frame import page
 from pipeline.core.html.markup import Html, join, tag
 from pipeline.core.html.plots import bars, histogram, signed_histogram, stacked
-from pipeline.stages.audit.checks.catalog import CHECKS
-from pipeline.stages.audit.engine import Tally
+from pipeline.stages.audit.checks.catalog import BY_NAME
+from pipeline.stages.audit.engine import AuditTally
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.latency import Latencies
 from pipeline.stages.audit.page.samples import Sample
@@ -19,18 +19,18 @@ from pipeline.stages.audit.page.token_view import view
 
 EVIDENCE = ("ids", "logprobs", "count", "text", "none")
 _REASONS = 6
-"""Reasons for leaving rows out that are shown at once."""
+"""Reasons for leaving rows out that are shown without a click."""
 _LONGEST = 120
-"""Characters shown of an id, a name or a note."""
+"""Most characters that are shown of an id, a name or a note."""
 _MOST = 100
-"""Lines of a table whose length the data decides."""
+"""Most lines of a table whose length depends on the data."""
 _RANK = {"error": 3, "warn": 2, "info": 1, "off": 0}
 
 
 def report(
-    title: str, summary: dict[str, Any], tally: Tally, context: Context, notes: list[str], latencies: Latencies
+    title: str, summary: dict[str, Any], tally: AuditTally, context: Context, notes: list[str], latencies: Latencies
 ) -> str:
-    """Whole page; ``notes`` say what the audit could not look at."""
+    """Return the whole page; ``notes`` are sentences about inputs that were not given."""
     return page(
         title,
         [
@@ -46,18 +46,18 @@ def report(
 
 
 def short(text: object) -> str:
-    """Give text of any length in a line."""
+    """Cut a text to a length that fits a line."""
     shown = str(text)
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}\u2026"
 
 
 def anchor(row_id: str) -> str:
-    """Give the id of a row's element."""
+    """Return the id of a row's element."""
     return f"row-{short(row_id)}"
 
 
 def verdict(title: str, summary: dict[str, Any], notes: list[str]) -> Html:
-    """What was decided, why, and the figures that matter most."""
+    """Show the verdict, its reasons, and the most important figures."""
     gate, billing = summary["gate"], summary["billing"]
     go = gate["verdict"] == "go"
     held = summary["rows"] - summary["status"].get("reject", 0)
@@ -89,7 +89,7 @@ def verdict(title: str, summary: dict[str, Any], notes: list[str]) -> Html:
 
 
 def left_out(summary: dict[str, Any]) -> Html:
-    """Why rows are left out: the commonest reasons at once, the others folded away."""
+    """Show why rows are left out: the most frequent reasons, and the others behind a click."""
     gone = [
         (short(why), count, percent(count / summary["rows"]))
         for why, count in sorted(summary["left_out"].items(), key=lambda item: (-item[1], item[0]))
@@ -98,7 +98,7 @@ def left_out(summary: dict[str, Any]) -> Html:
         return tag("p", "No row was left out.")
     heads, caption = (
         ("Left out because", "Rows", "Share"),
-        "Rows that training will not see, each counted under one reason",
+        "Rows that training will not see; each counts under one reason",
     )
     more = (
         fold(f"{len(gone) - _REASONS} rarer reasons", table(heads, gone[_REASONS:_MOST], caption="Rarer reasons"))
@@ -108,8 +108,8 @@ def left_out(summary: dict[str, Any]) -> Html:
     return join(table(heads, gone[:_REASONS], caption=caption), more)
 
 
-def checks(summary: dict[str, Any], tally: Tally) -> Html:
-    """Every check with what it asks, how many rows it found, and where to look."""
+def checks(summary: dict[str, Any], tally: AuditTally) -> Html:
+    """Show every check with its sentence, its number of rows, and some of them."""
     lines, kinds = [], []
     ordered = sorted(
         summary["checks"].items(),
@@ -127,7 +127,7 @@ def checks(summary: dict[str, Any], tally: Tally) -> Html:
         ]
         state = "off" if severity == "off" else severity if counted["rows"] else "ok"
         kinds.append(f"{state} {severity}")
-        what = join(tag("b", name), tag("span", CHECKS[name].text, class_="soft what"))
+        what = join(tag("b", name), tag("span", BY_NAME[name].sentence, class_="soft what"))
         first = tag("span", *(join(" ", link) for link in links), class_="small mono")
         lines.append(
             (
@@ -152,7 +152,7 @@ def checks(summary: dict[str, Any], tally: Tally) -> Html:
 
 
 def providers(summary: dict[str, Any], latencies: Latencies) -> Html:
-    """One line a provider: which to keep."""
+    """Show the scorecard of each provider in a line."""
     lines = []
     for name, card in summary["providers"].items():
         latency, billing = latencies.get(name, np.zeros(0)), card["billing"]
@@ -193,9 +193,10 @@ def providers(summary: dict[str, Any], latencies: Latencies) -> Html:
         "Cost",
     )
     legend = (
-        "Exact: ids or logprobs came with the answer. Known: exact, or the count agrees with the bill. Off by: mean difference of billed and rebuilt tokens. "
+        "Exact: ids or logprobs came with the answer. Known: exact, or the count agrees with the bill. "
+        "Off by: mean difference of billed and rebuilt tokens. "
         "$ per M: dollars per million billed answer tokens. Latency: of the middle answer. "
-        "Number format: of the endpoints that the policy admits; which of them gave an answer, no answer says."
+        "Number format: of the endpoints that the policy admits; an answer does not say which of them gave it."
     )
     models = [
         (name, model, count) for name, card in summary["providers"].items() for model, count in card["models"].items()
@@ -203,21 +204,23 @@ def providers(summary: dict[str, Any], latencies: Latencies) -> Html:
     return join(
         table(heads, lines, caption="Scorecard"),
         tag("p", legend, class_="soft small"),
-        table(("Provider", "Model by its own word", "Rows"), models[:_MOST], caption="Models that answered")
+        table(("Provider", "Model, as it says", "Rows"), models[:_MOST], caption="Models that answered")
         if models
         else None,
     )
 
 
 def evidence(summary: dict[str, Any]) -> Html:
-    """How the ids are known, by provider."""
+    """Show how the ids are known, by provider, and the largest differences between bill and ids."""
     mix = {name: card["evidence"] for name, card in summary["providers"].items()}
     tokens = summary["tokens"]
     return join(
         stacked("How the ids are known", {"all": summary["evidence"], **mix}, EVIDENCE),
         tag(
             "p",
-            "ids: returned by the server. logprobs: from each token's bytes. count: encoded again, and as many as were billed. text: encoded again, count unknown or different. none: rejected, or not known.",
+            "ids: returned by the server. logprobs: from each token's bytes. "
+            "count: encoded again, and as many as were billed. text: encoded again, count unknown or different. "
+            "none: rejected, or not known.",
             class_="soft small",
         ),
         facts(
@@ -233,7 +236,7 @@ def evidence(summary: dict[str, Any]) -> Html:
 
 
 def outliers(found: list[dict[str, Any]]) -> Html | None:
-    """Rows whose bill agrees least with what was rebuilt."""
+    """Show the rows with the largest differences between bill and ids, or nothing where all agree."""
     if not found:
         return None
     lines = [
@@ -246,15 +249,15 @@ def outliers(found: list[dict[str, Any]]) -> Html | None:
 
 
 def milliseconds(values: NDArray[np.float64], share: int) -> Cell:
-    """Percentile of some latencies, in seconds where they are long."""
+    """Show a percentile of latencies, which come in milliseconds, in seconds where it is long."""
     if not len(values):
         return Cell("\u2013", -1.0)
     found = float(np.percentile(values, share, method="higher"))
     return Cell(number(found, 0, " ms") if found < 1000 else number(found / 1000, 2, " s"), round(found, 3))
 
 
-def distributions(tally: Tally, latencies: Latencies) -> Html:
-    """Lengths, differences, latencies."""
+def distributions(tally: AuditTally, latencies: Latencies) -> Html:
+    """Show histograms of lengths, differences and latencies."""
     stats = tally.stats
     times = np.concatenate([*latencies.values(), np.zeros(0)]).astype(np.int64)
     return tag(
@@ -267,8 +270,8 @@ def distributions(tally: Tally, latencies: Latencies) -> Html:
     )
 
 
-def findings(summary: dict[str, Any], tally: Tally) -> Html:
-    """Give the first findings of each check; the whole list is findings.parquet."""
+def findings(summary: dict[str, Any], tally: AuditTally) -> Html:
+    """Show the first findings of each check; findings.parquet has all of them."""
     lines, kinds = [], []
     for name, found in sorted(tally.samples.examples.items(), key=lambda item: -_RANK[item[1][0].severity]):
         for finding in found:
@@ -298,8 +301,8 @@ def findings(summary: dict[str, Any], tally: Tally) -> Html:
     )
 
 
-def rows(tally: Tally, context: Context) -> Html:
-    """Give the worst rows, token by token."""
+def rows(tally: AuditTally, context: Context) -> Html:
+    """Show the worst rows, token by token."""
     samples = tally.samples.rows()
     if not samples:
         return tag("p", "No row has a finding.")
@@ -317,7 +320,7 @@ def rows(tally: Tally, context: Context) -> Html:
 
 
 def row(sample: Sample, context: Context) -> Html:
-    """One row with its findings and tokens."""
+    """Show one row with its findings and tokens."""
     fields = sample.fields
     worst = max(sample.findings, key=lambda finding: _RANK[finding.severity])
     checks_found = list(dict.fromkeys(finding.check for finding in sample.findings))
@@ -348,7 +351,7 @@ def row(sample: Sample, context: Context) -> Html:
 
 
 def _known(fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Facts of a row in words."""
+    """Yield the facts of a row, each with its name."""
     names = {
         "status": "Status",
         "reason": "Reason",

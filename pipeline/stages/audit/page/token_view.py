@@ -1,4 +1,4 @@
-"""A row's completion as tokens that can be told apart: segments, special tokens, tokens that are only part of a character."""
+"""The view of a completion as tokens: by segment, with special tokens and parts of characters marked."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from pipeline.core.html.markup import Html, tag
 from pipeline.stages.audit.inputs.context import Context
 
 WINDOW = 320
-"""Tokens shown of a row; a longer row is shown around its first finding, and says what is left out."""
+"""Most tokens that are shown of a row. Of a longer row the part around its first finding is shown."""
 
 
 def token_html(context: Context, token: int, position: int, hit: bool) -> Html:
-    """One token; its id and position are in its title."""
+    """Return the element of one token, whose title has position and id; ``hit`` marks the position of a finding."""
     size = len(context.pieces)
     title = f"{position}: id {token}"
     mark = " h" if hit else ""
@@ -28,7 +28,7 @@ def token_html(context: Context, token: int, position: int, hit: bool) -> Html:
 
 
 def window(length: int, position: int | None) -> tuple[int, int]:
-    """Which tokens to show: [start, end)."""
+    """Return the [start, end) of the tokens to show, around a position or from the first token."""
     if length <= WINDOW:
         return 0, length
     start = min(max((position or 0) - WINDOW // 2, 0), length - WINDOW)
@@ -36,7 +36,7 @@ def window(length: int, position: int | None) -> tuple[int, int]:
 
 
 def parts_of(segments: list[dict[str, Any]], length: int) -> list[tuple[str, int, int]]:
-    """Segments as (kind, start, end), with what none of them covers as `answer`."""
+    """Return segments as (kind, start, end); a stretch that no segment covers has the kind `answer`."""
     parts, at = [], 0
     for segment in segments:
         start, end = max(segment["start"], at), min(segment["end"], length)
@@ -49,7 +49,7 @@ def parts_of(segments: list[dict[str, Any]], length: int) -> list[tuple[str, int
 
 
 def view(context: Context, ids: list[int], segments: list[dict[str, Any]], hits: set[int]) -> Html:
-    """Tokens of a row by segment; those at ``hits`` stand out."""
+    """Return the tokens of a row by segment; those at the positions ``hits`` are highlighted."""
     first, last = window(len(ids), min(hits, default=None))
     blocks = []
     for kind, start, end in parts_of(segments, len(ids)):

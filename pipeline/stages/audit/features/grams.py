@@ -1,4 +1,4 @@
-"""Hashes of n-grams of ids, for whole batches at once: repeats, near-duplicates and overlap with held-out data."""
+"""Hashes of n-grams of ids, to find repeats, near-duplicates and overlap with held-out data."""
 
 from hashlib import blake2b
 
@@ -15,20 +15,20 @@ _PIECE = 1 << 14
 
 
 def mix(values: Hashes) -> Hashes:
-    """Scramble 64-bit values so that every bit of the result depends on every bit given (MurmurHash3's finalizer, halved)."""
+    """Mix the bits of 64-bit values (half of MurmurHash3's finalizer)."""
     values = (values ^ (values >> np.uint64(33))) * _MIX
     return values ^ (values >> np.uint64(33))
 
 
 def spread(ids: NDArray[np.int32]) -> Hashes:
-    """Scrambled 64-bit value of each id: what grams are made of."""
+    """Return a 64-bit value of each id, from which the hashes of n-grams are made."""
     return mix(ids.astype(np.uint64) + np.uint64(1))
 
 
 def gram_hashes(ids: NDArray[np.int32], n: int) -> Hashes:
-    """Hash of each n consecutive ids, in order; length max(0, len(ids) - n + 1).
+    """Return the hash of each n consecutive ids, in order; [max(0, len(ids) - n + 1)].
 
-    Worked out a piece at a time, so that the values in between stay in the processor's cache.
+    Pieces of the ids are hashed in turn, so that intermediate values stay in the processor's cache.
     """
     hashes = np.empty(max(len(ids) - n + 1, 0), dtype=np.uint64)
     for start in range(0, len(hashes), _PIECE):
@@ -37,7 +37,10 @@ def gram_hashes(ids: NDArray[np.int32], n: int) -> Hashes:
 
 
 def _piece(block: Hashes, n: int) -> Hashes:
-    """Hash of each n consecutive values. The polynomial of 2k ids is made from those of k ids: a gram costs about 2 log2(n) multiplications, not n."""
+    """Return the hash of each n consecutive values.
+
+    The polynomial of 2k ids follows from those of k ids, so an n-gram costs about 2 log2(n) multiplications, not n.
+    """
     count, width, done = len(block) - n + 1, 1, 0
     total = np.zeros(count, dtype=np.uint64)
     while True:
@@ -55,10 +58,10 @@ def _power(exponent: int) -> np.uint64:
 
 
 def sequence_hash(ids: NDArray[np.int32]) -> int:
-    """Hash of a whole sequence, 64 bits."""
+    """Return the 64-bit hash of a whole sequence of ids."""
     return hash_bytes(np.ascontiguousarray(ids, dtype="<i4").tobytes())
 
 
 def hash_bytes(data: bytes) -> int:
-    """Hash of a whole sequence, given as little-endian int32; 64 bits."""
+    """Return the 64-bit hash of a whole sequence, given as little-endian int32."""
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "little")

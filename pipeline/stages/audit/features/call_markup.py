@@ -1,4 +1,4 @@
-"""Tool calls read off the ids, by the structural tokens alone: a witness apart from whatever wrote the segments."""
+"""Tool calls, read from the structural tokens alone, independently of the recorded segments."""
 
 import re
 from collections.abc import Callable
@@ -7,40 +7,41 @@ from typing import Any
 
 import orjson
 
+from pipeline.stages.audit.features.retokenize import decode
 from pipeline.stages.audit.inputs.context import Context
-from pipeline.stages.audit.inputs.retokenize import decode
 
 CALL_ROLES = {"T": "tools_open", "O": "call_open", "A": "call_args", "C": "call_close", "t": "tools_close"}
+"""A letter for the role of each structural token, in which the grammar of the tokens is a regular expression."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One tool call as the model wrote it."""
+class MarkedCall:
+    """One tool call as the model marked it."""
 
     position: int
-    """Of the token that opens the call."""
+    """Position of the token that opens the call."""
     name: str | None
-    """Function's name, or None when the header has another form than the target's."""
+    """Name of the function, or None where the header does not have the target's form."""
     header: str
-    """What stands between the opening and the arguments."""
+    """Text between the opening and the arguments."""
     index: int | None
-    """The number in the call's id, where the format has one."""
+    """Number in the call's id, or None where the format has none."""
     arguments: str
-    """As written; not necessarily JSON."""
+    """Arguments as written, which may not be JSON."""
     arguments_position: int
 
 
 @dataclass(frozen=True, slots=True)
-class Markup:
-    """The tool tokens of one answer."""
+class CallMarkup:
+    """The tool calls of one answer, and the first fault in their markup."""
 
-    calls: list[Call]
+    calls: list[MarkedCall]
     fault: int | None
-    """Position of the first structural token out of order, or of the last one when something is missing after it."""
+    """Position of the first structural token out of order, or of the last one where one is missing after it."""
 
 
 def whole_pattern(context: Context) -> tuple[str, str]:
-    """Grammar of the tool tokens as patterns over the letters of CALL_ROLES: for a whole answer, and for one that was cut."""
+    """Return the grammar of the tool tokens in whole and in cut answers, as patterns over the letters of CALL_ROLES."""
     has = {letter: context.role(role) is not None for letter, role in CALL_ROLES.items()}
     call = "OAC" if has["A"] else "OC"
     cut = "(?:OA?)?" if has["A"] else "O?"
@@ -49,8 +50,8 @@ def whole_pattern(context: Context) -> tuple[str, str]:
     return f"(?:{call})*", f"(?:{call})*{cut}"
 
 
-def read_markup(context: Context, ids: list[int], *, cut: bool) -> Markup:
-    """Read the tool calls of one answer. ``cut`` allows the answer to stop anywhere."""
+def read_markup(context: Context, ids: list[int], *, cut: bool) -> CallMarkup:
+    """Read the tool calls of one answer; with ``cut`` the answer may stop anywhere."""
     letters = {context.role(role): letter for letter, role in CALL_ROLES.items() if context.role(role) is not None}
     marks = [(letters[token], position) for position, token in enumerate(ids) if token in letters]
     word = "".join(letter for letter, _position in marks)
@@ -59,10 +60,10 @@ def read_markup(context: Context, ids: list[int], *, cut: bool) -> Markup:
     if not re.fullmatch(prefix if cut else whole, word):
         good = next(length for length in range(len(word), -1, -1) if re.fullmatch(prefix, word[:length]))
         fault = marks[min(good, len(marks) - 1)][1]
-    return Markup(_calls(context, ids, marks), fault)
+    return CallMarkup(_calls(context, ids, marks), fault)
 
 
-def _calls(context: Context, ids: list[int], marks: list[tuple[str, int]]) -> list[Call]:
+def _calls(context: Context, ids: list[int], marks: list[tuple[str, int]]) -> list[MarkedCall]:
     read = _READERS[context.record.chat]
     calls = []
     for number, (letter, position) in enumerate(marks):
@@ -82,8 +83,8 @@ def _text(context: Context, ids: list[int]) -> str:
     return decode(b"".join(context.pieces[token] for token in ids if 0 <= token < size))[0]
 
 
-def _kimi(context: Context, position: int, body: list[int], args: int | None) -> Call:
-    """``functions.name:0`` then the arguments; or whatever `tool_id_format` says."""
+def _kimi(context: Context, position: int, body: list[int], args: int | None) -> MarkedCall:
+    """Read ``functions.name:0``, or another form that `tool_id_format` gives, and then the arguments."""
     split = len(body) if args is None else args
     header = _text(context, body[:split]).strip()
     pattern = (
@@ -91,41 +92,43 @@ def _kimi(context: Context, position: int, body: list[int], args: int | None) ->
         .replace(r"\{name\}", "(?P<name>.+)")
         .replace(r"\{index\}", r"(?P<index>\d{1,9})")
     )
-    found = re.fullmatch(pattern, header, re.DOTALL)
-    fields = found.groupdict() if found else {}
+    match = re.fullmatch(pattern, header, re.DOTALL)
+    fields = match.groupdict() if match else {}
     index = int(fields["index"]) if fields.get("index") else None
-    return Call(position, fields.get("name"), header, index, _text(context, body[split + 1 :]), position + split + 2)
+    return MarkedCall(
+        position, fields.get("name"), header, index, _text(context, body[split + 1 :]), position + split + 2
+    )
 
 
-def _json_body(context: Context, position: int, body: list[int], _args: int | None) -> Call:
-    """``{"name": ..., "arguments": {...}}``."""
+def _json_body(context: Context, position: int, body: list[int], _args: int | None) -> MarkedCall:
+    """Read ``{"name": ..., "arguments": {...}}``."""
     text = _text(context, body)
     try:
         value: Any = orjson.loads(text)
     except orjson.JSONDecodeError:
         value = None
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        return Call(position, None, text.strip(), None, text, position + 1)
+        return MarkedCall(position, None, text.strip(), None, text, position + 1)
     arguments = value.get("arguments", {})
     try:
         written = arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
-    except orjson.JSONEncodeError:  # nested deeper than it writes
+    except orjson.JSONEncodeError:  # nested deeper than orjson writes
         written = text
-    return Call(position, value["name"], value["name"], None, written, position + 1)
+    return MarkedCall(position, value["name"], value["name"], None, written, position + 1)
 
 
-def _deepseek(context: Context, position: int, body: list[int], args: int | None) -> Call:
-    """``function<sep>name``, then the arguments in a fenced JSON block."""
+def _deepseek(context: Context, position: int, body: list[int], args: int | None) -> MarkedCall:
+    """Read ``function<sep>name``, and then the arguments in a fenced JSON block."""
     split = 0 if args is None else args
     text = _text(context, body[split + 1 :])
     name, _, rest = text.partition("\n")
     fenced = re.fullmatch(r"\s*```json\n(.*?)\n```\s*", rest, re.DOTALL)
-    return Call(
+    return MarkedCall(
         position, name.strip() or None, name.strip(), None, fenced.group(1) if fenced else rest, position + split + 2
     )
 
 
-_READERS: dict[str, Callable[[Context, int, list[int], int | None], Call]] = {
+_READERS: dict[str, Callable[[Context, int, list[int], int | None], MarkedCall]] = {
     "kimi_k25": _kimi,
     "kimi_k2": _kimi,
     "qwen3": _json_body,

@@ -1,6 +1,3 @@
-"""The reports' script: sort a table by a column, filter rows by words and by kind. Without it the page still says everything."""
-
-SCRIPT = """
 "use strict";
 for (const table of document.querySelectorAll("table[data-sort]")) {
   const body = table.tBodies[0];
@@ -20,7 +17,7 @@ for (const table of document.querySelectorAll("table[data-sort]")) {
 for (const form of document.querySelectorAll("[data-filter]")) {
   const list = document.getElementById(form.dataset.filter), words = form.querySelector("input"), kind = form.querySelector("select"), said = form.querySelector("output");
   const apply = () => {
-    const wanted = words.value.toLowerCase().split(/\\s+/).filter(Boolean), only = kind ? kind.value : "";
+    const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean), only = kind ? kind.value : "";
     let shown = 0;
     for (const item of list.children) {
       const text = item.textContent.toLowerCase();
@@ -38,4 +35,3 @@ const open = () => {
 };
 addEventListener("hashchange", open);
 open();
-"""

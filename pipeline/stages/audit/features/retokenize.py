@@ -1,6 +1,6 @@
-"""Ids to text and back: the stretches of ordinary tokens in a completion, and which tokens the tokenizer would choose again.
+"""Runs of ordinary tokens, decoded to text, and the tokens that encoding the text again would change.
 
-Special and reserved ids divide the stretches; they stand for themselves and are never encoded from text.
+Special and reserved ids end a run: they have no text and are never encoded from text.
 """
 
 import codecs
@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from pipeline.stages.audit.inputs.context import Context
 
 
-class Run(NamedTuple):
-    """A stretch of ordinary tokens: [start, end) of the row's completion."""
+class TextRun(NamedTuple):
+    """A run of ordinary tokens, at [start, end) of the row's completion."""
 
     start: int
     end: int
     ids: NDArray[np.int32]
     data: bytes
     text: str
-    """The bytes as text; each byte that is not UTF-8 became a NUL, so that lengths in bytes stay true."""
+    """The bytes as text, with a NUL for each byte that is not UTF-8, so that offsets in bytes stay true."""
     bad_byte: int | None
     """Offset of the first byte that is not UTF-8, or None."""
 
@@ -34,7 +34,7 @@ codecs.register_error("aerie.nul", _nul_for_each_bad_byte)
 
 
 def decode(data: bytes) -> tuple[str, int | None]:
-    """Text of some bytes, and the offset of the first byte that is not UTF-8."""
+    """Return bytes as text, with a NUL for each byte that is not UTF-8, and the offset of the first such byte."""
     try:
         return data.decode(), None
     except UnicodeDecodeError as error:
@@ -43,8 +43,12 @@ def decode(data: bytes) -> tuple[str, int | None]:
 
 def text_runs(
     context: Context, values: NDArray[np.int32], starts: NDArray[np.int64], ordinary: NDArray[np.bool_]
-) -> list[list[Run]]:
-    """Stretches of ordinary tokens of each row of flat ids; ``ordinary`` says which they are."""
+) -> list[list[TextRun]]:
+    """Return the runs of ordinary tokens of each row.
+
+    ``values`` [ids] holds the rows end to end, ``starts`` [rows + 1] their bounds, and ``ordinary`` [ids] is True for
+    an ordinary token.
+    """
     opens = ordinary.copy()
     opens[1:] &= ~ordinary[:-1]
     row_starts = starts[:-1][starts[:-1] < len(values)]
@@ -53,7 +57,7 @@ def text_runs(
     closes[:-1] &= opens[1:] | ~ordinary[1:]
     begins, ends = np.flatnonzero(opens), np.flatnonzero(closes) + 1
     rows = np.searchsorted(starts, begins, side="right") - 1
-    runs: list[list[Run]] = [[] for _ in range(len(starts) - 1)]
+    runs: list[list[TextRun]] = [[] for _ in range(len(starts) - 1)]
     data, bounds = context.bytes_of(values)
     where = zip(
         rows.tolist(),
@@ -66,12 +70,12 @@ def text_runs(
     )
     for row, begin, end, offset, first, last in where:
         piece = data[first:last]
-        runs[row].append(Run(begin - offset, end - offset, values[begin:end], piece, *decode(piece)))
+        runs[row].append(TextRun(begin - offset, end - offset, values[begin:end], piece, *decode(piece)))
     return runs
 
 
-def changed(context: Context, run: Run) -> list[int]:
-    """Positions in the completion of the tokens that encoding the run's text does not give back at the same bytes."""
+def changed(context: Context, run: TextRun) -> list[int]:
+    """Return positions in the completion: the tokens that encoding the text again does not give at the same bytes."""
     if context.tokenizer.gives(run.text, run.ids.tobytes()):
         return []
     kept = set(_ends(context, context.tokenizer.encode(run.text)))
@@ -79,6 +83,6 @@ def changed(context: Context, run: Run) -> list[int]:
 
 
 def _ends(context: Context, ids: list[int]) -> list[tuple[int, int]]:
-    """Each token with the byte after its last."""
+    """Pair each token with the offset of the byte after its last."""
     ends = np.cumsum([len(context.pieces[token]) for token in ids])
     return list(zip(ends.tolist(), ids, strict=True))

@@ -1,4 +1,4 @@
-"""Which scripts a text is written in, by ranges of code points."""
+"""The scripts of a text's letters, by ranges of code points."""
 
 import numpy as np
 
@@ -30,7 +30,10 @@ _SCRIPT = _table()
 
 
 def script_shares(text: str) -> tuple[dict[str, float], int]:
-    """Share of each script among the letters of a text, and how many letters there are; Kana and Han are told apart."""
+    """Return the share of each script among the letters of a text, and the number of letters.
+
+    Kana and Han count as two scripts. A long ASCII text counts every character as a letter, which is quicker.
+    """
     if text.isascii():
         letters = sum(map(str.isalpha, text)) if len(text) < 256 else len(text)
         return ({"Latin": 1.0}, letters) if letters else ({}, 0)
