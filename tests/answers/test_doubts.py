@@ -185,16 +185,6 @@ def test_a_tool_whose_parameters_are_listed_in_order_says_nothing_of_the_server(
         assert learn(seen)["P"].sorts_keys == expected
 
 
-def test_a_key_that_is_no_text_can_be_kept() -> None:
-    from pipeline.stages.reconstruct.kept import _packed, _unpacked
-
-    seen: dict[str | None, Seen] = {"P": Seen()}
-    seen["P"].sorted_keys[(ascii("\ud800"), ascii("b"))] += 1
-    seen["P"].plain_deltas[-2] += 3
-    assert _unpacked(_packed(seen)) == seen
-    assert learn(_unpacked(_packed(seen))) == learn(seen)
-
-
 def test_arguments_written_anew_are_not_believed_where_the_bill_fits_by_chance(
     maker: RowMaker, tokenizer: Tokenizer
 ) -> None:

@@ -1,8 +1,7 @@
 """Rows to Arrow, without a Python object for each id."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, pairwise
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
 
 import pyarrow as pa
 
@@ -58,26 +57,3 @@ def _segments(rows: Sequence[Sequence[Span]]) -> pa.ListArray:
 
 def _notes(rows: Sequence[Sequence[str]]) -> pa.ListArray:
     return _lists(map(len, rows), pa.array(list(chain.from_iterable(rows)), pa.string()), "notes")
-
-
-class Counted(NamedTuple):
-    """What a row that was written counts by."""
-
-    provider: str | None
-    status: str
-    evidence: str | None
-    completion: memoryview
-    """Ids, little-endian."""
-    reason: str | None
-    notes: list[str]
-
-
-def counted(batch: pa.RecordBatch) -> Iterator[Counted]:
-    """Rows of a batch in the columns of SCHEMA, as the summary counts them."""
-    completions = batch.column("completion_ids")
-    edges, values = completions.offsets.to_pylist(), memoryview(completions.values.to_numpy()).cast("B")
-    ids = [values[WIDTH * start : WIDTH * end] for start, end in pairwise(edges)]
-    provider, status, evidence, reason, notes = (
-        batch.column(name).to_pylist() for name in ("provider", "status", "evidence", "reason", "notes")
-    )
-    return map(Counted, provider, status, evidence, ids, reason, notes)

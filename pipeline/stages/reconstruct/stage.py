@@ -6,15 +6,14 @@ from typing import Any
 
 from pipeline.answers.providers.habits import learn
 from pipeline.answers.rows import RowMaker
-from pipeline.core.files import read_model, to_json, write_json
-from pipeline.core.reuse.row_cache import opened
+from pipeline.core.files import read_model, write_json
 from pipeline.core.sections import Section
 from pipeline.core.tables import write_batches
+from pipeline.formats.prompt_responses import PromptResponse
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.model.special_tokens import open_tokenizer
 from pipeline.stages.reconstruct.batches import Plan, ToJob, batches, survey, workers_for
-from pipeline.stages.reconstruct.kept import KeptLines, Line
 from pipeline.stages.reconstruct.sources import BuildLines, build_to_job
 from pipeline.stages.reconstruct.summary import Tally
 
@@ -37,26 +36,19 @@ def run(config: Config, *, prompts: Path, responses: Path, record: Path, tokens:
     maker = RowMaker(target, open_tokenizer(target), send_tools=config.send_tools)
     lines = BuildLines(prompts, responses)
     workers = workers_for(responses.stat().st_size if responses.is_file() else 0, None)
-    with opened("reconstruct", to_json([target.model_dump(mode="json"), config.model_dump(mode="json")])) as kept:
-        document = rebuild_file(lines, build_to_job, maker, tokens, workers, KeptLines(kept) if kept.on else None)
-    write_json(summary, document)
+    write_json(summary, rebuild_file(lines, build_to_job, maker, tokens, workers))
 
 
 def rebuild_file(
-    lines: Callable[[], Iterator[Line]],
-    to_job: ToJob,
-    maker: RowMaker,
-    out: Path,
-    workers: int,
-    kept: KeptLines | None = None,
+    lines: Callable[[], Iterator[PromptResponse]], to_job: ToJob, maker: RowMaker, out: Path, workers: int
 ) -> dict[str, Any]:
-    """Read the lines twice, first for the providers' habits; write the table; return the summary."""
-    seen = survey(lines(), maker, to_job, kept)
-    habits = learn(seen)
-    if kept is not None:
-        kept.use(habits)
+    """Read the lines twice, first to learn the providers' habits; write the table; return the summary.
+
+    Raises:
+        AerieError: a file cannot be read or written, or a worker process died.
+
+    """
+    habits = learn(survey(lines(), maker, to_job))
     tally = Tally()
-    write_batches(out, SCHEMA, batches(lines(), Plan(maker, to_job, habits), tally, workers, kept=kept))
-    if kept is not None:
-        kept.close()
+    write_batches(out, SCHEMA, batches(lines(), Plan(maker, to_job, habits), tally, workers))
     return tally.document(habits)

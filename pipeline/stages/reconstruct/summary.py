@@ -8,7 +8,6 @@ from typing import Any
 from pipeline.answers.assemble import WIDTH
 from pipeline.answers.providers.habits import UNKNOWN, Habits
 from pipeline.answers.rows import Row
-from pipeline.stages.reconstruct.columns import Counted
 
 _PROVIDER, _STATUS, _EVIDENCE = 1, 2, 3
 """Places in the key of a row's count."""
@@ -23,12 +22,12 @@ class Tally:
     counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """(name of the count, what is counted, ...) to number."""
 
-    def take(self, lines: int, rows: Iterable[Row | Counted]) -> None:
+    def take(self, lines: int, rows: Iterable[Row]) -> None:
         """Count the rows of so many lines."""
         self.lines += lines
         alike: Counter[tuple[Any, ...]] = Counter()
         for row in rows:
-            alike[row.provider, row.status, row.evidence, row.reason, tuple(row.notes)] += 1
+            alike[row.provider, row.status, row.evidence, row.reason, row.notes] += 1
             self.counts["tokens", row.status] += len(row.completion) // WIDTH
         for (provider, status, evidence, reason, notes), count in alike.items():
             self.counts["row", provider or "unknown", status, evidence or "none"] += count

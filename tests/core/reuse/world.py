@@ -1,4 +1,4 @@
-"""A small dataset that changes by random edits, and the three stages that reuse rows, run on it in one process."""
+"""A small dataset that changes by random edits, and stages that reuse rows, run on it in one process."""
 
 import json
 import os
