@@ -5,18 +5,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.answers.assemble import unpack
 from pipeline.answers.lines import Job, file_job, load
-from pipeline.answers.providers.habits import SAMPLE_ROWS, Seen, learn
-from pipeline.answers.rows import Row, RowMaker
+from pipeline.answers.providers.habits import SAMPLE_ROWS, HabitCounts, learn
+from pipeline.answers.rows import PackedRow, RowMaker
 from pipeline.answers.rungs.returned_ids import as_ids
+from pipeline.answers.segmented_ids import unpack
 from pipeline.core.errors import InputError
 from pipeline.core.files import read_lines, refuse_overwriting, write_json
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.project.targets import open_target
-from pipeline.stages.calibrate.compare import Judge, judged
+from pipeline.stages.calibrate.comparison import IdComparison, score_row
+from pipeline.stages.calibrate.provider_simulator import ProviderSimulator
 from pipeline.stages.calibrate.scores import Scores
-from pipeline.stages.calibrate.simulate import Simulator
 from pipeline.stages.calibrate.table import table
 
 Truth = tuple[Job, list[int], str | None]
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     arguments = _parser().parse_args(argv)
     refuse_overwriting([arguments.truth], [arguments.out])
     record, tokenizer = open_target(arguments.target)
-    judge, simulator = Judge(record, tokenizer), Simulator(record, tokenizer)
+    comparison, simulator = IdComparison(record, tokenizer), ProviderSimulator(record, tokenizer)
     maker = RowMaker(record, tokenizer, send_tools=True)
     path: Path = arguments.truth
 
@@ -52,9 +52,9 @@ def main(argv: list[str]) -> int:
         raise InputError(
             f"{path}: no line has output_ids, a list of ids; nothing to calibrate against ({report['lines']} lines read)"
         )
-    report["received"] = _scored(received, maker, judge, record)
+    report["received"] = _scored(received, maker, comparison, record)
     for name, make in simulator.habits.items():
-        report["simulated"][name] = _scored(_simulated(truths, name, make, simulator, maker), maker, judge, record)
+        report["simulated"][name] = _scored(_simulated(truths, name, make, simulator, maker), maker, comparison, record)
     write_json(arguments.out, report)
     _print(report)
     return 0
@@ -83,7 +83,7 @@ def _simulated(
     truths: Callable[[], Iterator[Truth]],
     name: str,
     make: Callable[[list[int], str], dict[str, Any]],
-    simulator: Simulator,
+    simulator: ProviderSimulator,
     maker: RowMaker,
 ) -> Callable[[], Iterator[Truth]]:
     def lines() -> Iterator[Truth]:
@@ -95,21 +95,21 @@ def _simulated(
 
 
 def _scored(
-    lines: Callable[[], Iterator[Truth]], maker: RowMaker, judge: Judge, record: TargetRecord
+    lines: Callable[[], Iterator[Truth]], maker: RowMaker, comparison: IdComparison, record: TargetRecord
 ) -> dict[str, Any]:
     """Rebuild and compare, habits learned first."""
-    seen: dict[str | None, Seen] = {}
+    seen: dict[str | None, HabitCounts] = {}
     for job, _, _ in lines():
         maker.observe(job, seen, SAMPLE_ROWS)
     habits = learn(seen)
     scores = Scores()
     for job, ids, dataset in lines():
         row = maker.rows([job], habits)[0]
-        judged(judge, scores, _columns(row), ids, record, dataset)
+        score_row(comparison, scores, _columns(row), ids, record, dataset)
     return scores.document()
 
 
-def _columns(row: Row) -> dict[str, Any]:
+def _columns(row: PackedRow) -> dict[str, Any]:
     return {
         "id": row.id,
         "prompt_ids": unpack(row.prompt),

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.answers.assemble import unpack
 from pipeline.answers.lines import Job
-from pipeline.answers.providers.habits import Seen, learn
-from pipeline.answers.rows import Row, RowMaker
+from pipeline.answers.providers.habits import HabitCounts, learn
+from pipeline.answers.rows import PackedRow, RowMaker
+from pipeline.answers.segmented_ids import unpack
 from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
 
@@ -54,12 +54,12 @@ def called(
     )
 
 
-def verdict(row: Row) -> tuple[str | None, str, str | None]:
+def verdict(row: PackedRow) -> tuple[str | None, str, str | None]:
     return row.evidence, row.status, row.reason
 
 
-def asked(maker: RowMaker, calls_before: int, value: Any) -> Row:
-    """Row of a body whose conversation holds some calls already."""
+def asked(maker: RowMaker, calls_before: int, value: Any) -> PackedRow:
+    """PackedRow of a body whose conversation holds some calls already."""
     earlier = [
         {"id": f"functions.find:{n}", "type": "function", "function": {"name": "find", "arguments": "{}"}}
         for n in range(calls_before)
@@ -179,7 +179,7 @@ def test_a_tool_whose_parameters_are_listed_in_order_says_nothing_of_the_server(
     name = bodies[0]["choices"][0]["message"]["tool_calls"][0]["function"]["name"]
     for listed, expected in ((sorted(WORDS), False), (sorted(WORDS, reverse=True), True)):
         tools = [None, {"function": {"name": name, "parameters": {"properties": {key: {} for key in listed}}}}]
-        seen: dict[str | None, Seen] = {}
+        seen: dict[str | None, HabitCounts] = {}
         for number, value in enumerate(bodies):
             maker.observe(Job(f"r{number}", value, tools=tools), seen, 256)
         assert learn(seen)["P"].sorts_keys == expected
@@ -201,7 +201,7 @@ def test_bills_that_another_reading_explains_are_no_sign_of_arguments_written_an
 ) -> None:
     """The blanks that another spacing would leave out say nothing of rows whose bill is met."""
     texts = [json.dumps({word: n, "a": 1, "b": 2, "c": 3}) for n, word in enumerate(WORDS)]
-    seen: dict[str | None, Seen] = {}
+    seen: dict[str | None, HabitCounts] = {}
     user = {"role": "user", "content": "Hi"}
     earlier = [
         {"role": "assistant", "content": "", "tool_calls": [call("find", "{}", "functions.find:0")]},

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.answers.assemble import unpack
 from pipeline.answers.lines import Job
 from pipeline.answers.readings.chat_formats import CallIds
 from pipeline.answers.rows import RowMaker
+from pipeline.answers.segmented_ids import unpack
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
 from pipeline.model.tokenizer.loading import Tokenizer

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.answers.assemble import unpack
-from pipeline.answers.providers.habits import Seen, bills_end
+from pipeline.answers.providers.habits import HabitCounts, bills_end
 from pipeline.answers.readings.tool_calls import respaced
 from pipeline.answers.rows import RowMaker
+from pipeline.answers.segmented_ids import unpack
 from pipeline.formats.completion.answer import Answer, Call
 from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
@@ -54,7 +54,7 @@ def test_one_short_row_among_exact_ones_is_no_habit(maker: RowMaker, tokenizer: 
 
 
 def test_a_provider_that_is_short_on_cut_answers_too_does_not_merely_leave_out_the_end() -> None:
-    seen = Seen()
+    seen = HabitCounts()
     seen.stop_deltas.update({-1: 10})
     assert not bills_end(seen)
     seen.length_deltas.update({-1: 4})

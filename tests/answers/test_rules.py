@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from pipeline.answers.assemble import unpack
-from pipeline.answers.rows import Row, RowMaker
+from pipeline.answers.rows import PackedRow, RowMaker
+from pipeline.answers.segmented_ids import unpack
 from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
 
@@ -25,14 +25,14 @@ def ids(tokenizer: Tokenizer, *pieces: str | int) -> list[int]:
     return [token for piece in pieces for token in ([piece] if isinstance(piece, int) else tokenizer.encode(piece))]
 
 
-def the_row(maker: RowMaker, *arguments: Any, true: list[int] | None = None, **more: Any) -> Row:
-    """Row of one body, billed at the true length."""
+def the_row(maker: RowMaker, *arguments: Any, true: list[int] | None = None, **more: Any) -> PackedRow:
+    """PackedRow of one body, billed at the true length."""
     if true is not None:
         more.setdefault("billed", len(true))
     return rows_of(maker, body(*arguments, **more))[0]
 
 
-def is_exact(row: Row, true: list[int], evidence: str = "count", status: str = "accept") -> None:
+def is_exact(row: PackedRow, true: list[int], evidence: str = "count", status: str = "accept") -> None:
     assert unpack(row.completion) == true, row
     assert (row.evidence, row.status) == (evidence, status), row
 
@@ -278,7 +278,7 @@ def test_segments_cover_the_answer_and_name_its_parts(maker: RowMaker, tokenizer
 def test_two_texts_for_the_reasoning_are_told_apart_by_the_bill_or_not_at_all(
     maker: RowMaker, tokenizer: Tokenizer
 ) -> None:
-    def row(first: str, second: str, billed: int) -> Row:
+    def row(first: str, second: str, billed: int) -> PackedRow:
         value = body(first, "Say.", billed=billed)
         value["choices"][0]["message"]["reasoning_content"] = second
         return rows_of(maker, value)[0]

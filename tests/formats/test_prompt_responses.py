@@ -45,7 +45,8 @@ def test_every_prompt_gets_its_response_and_strangers_come_last(seed: int, tmp_p
         got: list[tuple[int, bytes | None, bytes | None]] = []
         while True:
             try:
-                got.append(tuple(next(pairs)))
+                pair = next(pairs)
+                got.append((pair.number, pair.response, pair.prompt))
             except StopIteration as end:
                 matched = end.value
                 break

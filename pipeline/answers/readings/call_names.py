@@ -2,24 +2,24 @@
 
 import re
 
-from pipeline.answers.assemble import Built, Span, unpack
+from pipeline.answers.segmented_ids import SegmentedIds, Span, unpack
 from pipeline.model.tokenizer.loading import Tokenizer
 
 
-def with_names(built: Built, name: re.Pattern[bytes], tokenizer: Tokenizer) -> Built:
+def with_names(segmented: SegmentedIds, name: re.Pattern[bytes], tokenizer: Tokenizer) -> SegmentedIds:
     """Cut the span of each call's name out of its `call_args`; `name` has the name as its group 1.
 
     Only the spans change: the name's text was encoded together with what stands around it, as the model writes it. A token that holds a byte of the name
     is the name's. A call that begins otherwise (one cut before its name, say) stays as it is.
     """
-    if not any(span.kind == "call_args" for span in built.spans):
-        return built
-    ids = unpack(built.ids)
+    if not any(span.kind == "call_args" for span in segmented.spans):
+        return segmented
+    ids = unpack(segmented.ids)
     spans: list[Span] = []
-    for span in built.spans:
+    for span in segmented.spans:
         begins = span.kind == "call_args" and bool(spans) and spans[-1].kind in ("call_open", "call_args_open")
         spans += _cut(span, ids, name, tokenizer) if begins else [span]
-    return Built(built.ids, tuple(spans))
+    return SegmentedIds(segmented.ids, tuple(spans))
 
 
 def _cut(span: Span, ids: list[int], name: re.Pattern[bytes], tokenizer: Tokenizer) -> list[Span]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pipeline.answers.readings.chat_formats import Thinking
 from pipeline.answers.readings.markers import Markers, Piece
 from pipeline.answers.readings.seams import templated
-from pipeline.answers.readings.tool_calls import Context, call_options
+from pipeline.answers.readings.tool_calls import FormatContext, call_options
 from pipeline.formats.completion.answer import Answer
 
 MAX_READINGS = 48
@@ -61,7 +61,7 @@ class Reading(NamedTuple):
     """Codes of why no honest ids exist, if this is all that is known."""
 
 
-class Prompted(NamedTuple):
+class PromptState(NamedTuple):
     """What the prompt leaves behind."""
 
     thinking: Thinking
@@ -74,21 +74,21 @@ Marked = Callable[[str], bool]
 
 
 def readings(
-    answer: Answer, context: Context, prompted: Prompted, marked: Marked, kept: Container[str] = ()
+    answer: Answer, context: FormatContext, prompt_state: PromptState, marked: Marked, kept: Container[str] = ()
 ) -> Iterator[Reading]:
     """All readings, the most likely first, each once; the template's white space is put back at all seams but those where it is `kept`."""
-    if (only := _plain_reading(answer, context.markers, prompted, marked)) is not None:
+    if (only := _plain_reading(answer, context.markers, prompt_state, marked)) is not None:
         yield only
         return
     seen = set()
     usual = {seam: space for seam, space in context.format.seams.items() if seam not in kept}
     combined = (
         (v, calls)
-        for v in views(answer, context, prompted.thinking, marked)
-        for calls in call_options(answer, v.raw_calls, context, prompted.calls_before)
+        for v in views(answer, context, prompt_state.thinking, marked)
+        for calls in call_options(answer, v.raw_calls, context, prompt_state.calls_before)
     )
     for view, (call_pieces, repairs, reasons) in itertools.islice(combined, MAX_READINGS):
-        for pieces, more in _tails(answer, view, call_pieces, context, prompted.thinking):
+        for pieces, more in _tails(answer, view, call_pieces, context, prompt_state.thinking):
             flags = tuple(dict.fromkeys((*view.reasons, *reasons, *more)))
             for whole, seams in ((pieces, ()), (templated(pieces, usual), ("template_seams",))):
                 if whole not in seen:
@@ -96,10 +96,10 @@ def readings(
                     yield Reading(whole, (*view.repairs, *repairs, *seams), flags, view.rejects)
 
 
-def _plain_reading(answer: Answer, markers: Markers, prompted: Prompted, marked: Marked) -> Reading | None:
+def _plain_reading(answer: Answer, markers: Markers, prompt_state: PromptState, marked: Marked) -> Reading | None:
     """The one reading of an answer that leaves no choice, as most do: reasoning, its close, content, the end."""
     if (
-        prompted.thinking != "open"
+        prompt_state.thinking != "open"
         or answer.calls
         or answer.finish != "stop"
         or answer.other_reasoning is not None
@@ -117,7 +117,7 @@ def _plain_reading(answer: Answer, markers: Markers, prompted: Prompted, marked:
     return Reading(pieces)
 
 
-def views(answer: Answer, context: Context, thinking: Thinking, marked: Marked) -> Iterator[View]:
+def views(answer: Answer, context: FormatContext, thinking: Thinking, marked: Marked) -> Iterator[View]:
     """Readings of the text fields."""
     texts = [answer.reasoning] if answer.other_reasoning is None else [answer.reasoning, answer.other_reasoning]
     for text in texts:
@@ -289,7 +289,7 @@ def _judged(view: View, answer: Answer, thinking: Thinking, repairs: tuple[str, 
 
 
 def _tails(
-    answer: Answer, view: View, calls: tuple[Piece, ...], context: Context, thinking: Thinking
+    answer: Answer, view: View, calls: tuple[Piece, ...], context: FormatContext, thinking: Thinking
 ) -> Iterator[tuple[tuple[Piece, ...], tuple[str, ...]]]:
     """The whole answer with each way to end it: the end token, or, when cut, the last markers present or not."""
     markers = context.markers

@@ -20,7 +20,7 @@ class NamedCall:
     arguments: str
 
 
-class Format(Protocol):
+class ChatFormat(Protocol):
     """What differs between chat formats."""
 
     @property
@@ -101,9 +101,9 @@ class _DeepSeek:
         ]
 
 
-def format_of(record: TargetRecord) -> Format:
+def format_of(record: TargetRecord) -> ChatFormat:
     """Chat format of a target."""
-    formats: dict[str, Format] = {
+    formats: dict[str, ChatFormat] = {
         "kimi_k25": _Kimi("open"),
         "kimi_k2": _Kimi("none"),
         "qwen3": _Hermes(),

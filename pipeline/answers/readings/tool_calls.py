@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.answers.readings.chat_formats import CallIds, Format, NamedCall
+from pipeline.answers.readings.chat_formats import CallIds, ChatFormat, NamedCall
 from pipeline.answers.readings.markers import Markers, Piece
 from pipeline.formats.completion.answer import Answer, Call
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class FormatContext:
     """What reading an answer takes besides the answer."""
 
     markers: Markers
-    format: Format
+    format: ChatFormat
     call_ids: CallIds
 
 
@@ -25,7 +25,9 @@ CallOption = tuple[tuple[Piece, ...], tuple[str, ...], tuple[str, ...]]
 """Pieces of all structured calls, repairs, reasons."""
 
 
-def call_options(answer: Answer, raw_calls: int, context: Context, calls_before: int | None) -> Iterator[CallOption]:
+def call_options(
+    answer: Answer, raw_calls: int, context: FormatContext, calls_before: int | None
+) -> Iterator[CallOption]:
     """Ways in which the model may have written the structured calls, the most likely first; `raw_calls` of them stand in the text already."""
     if not answer.calls:
         yield (), (), ()
@@ -47,7 +49,7 @@ def call_options(answer: Answer, raw_calls: int, context: Context, calls_before:
                 yield _section(named, separator, context), repairs, (*id_reasons, *reasons)
 
 
-def _section(calls: list[NamedCall], separator: str, context: Context) -> tuple[Piece, ...]:
+def _section(calls: list[NamedCall], separator: str, context: FormatContext) -> tuple[Piece, ...]:
     pieces: list[Piece] = [context.markers.piece("tools_open")] if "tools_open" in context.markers.roles else []
     for number, call in enumerate(calls):
         if number:

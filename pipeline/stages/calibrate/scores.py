@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Verdict = Literal["exact", "segmentation", "text", "none"]
+Match = Literal["exact", "segmentation", "text", "none"]
 """exact: every id equal; segmentation: the same special tokens and bytes; text: other bytes or special tokens; none: no ids were rebuilt."""
 
 Z = 1.959963984540054
@@ -33,7 +33,7 @@ class Scores:
     examples: list[dict[str, Any]] = field(default_factory=list)
     rows: int = 0
 
-    def take(self, groups: dict[str, str], verdict: Verdict, example: dict[str, Any] | None) -> None:
+    def take(self, groups: dict[str, str], verdict: Match, example: dict[str, Any] | None) -> None:
         """Count a row in each of its groups."""
         self.rows += 1
         for dimension, group in (("all", "all"), *groups.items()):

@@ -39,16 +39,16 @@ def _scored(truths: Iterator[dict[str, list[int]]], tokens: Path, record: Path) 
     from pipeline.core.tables import read_rows
     from pipeline.formats.schema.tokens import SCHEMA
     from pipeline.model.special_tokens import open_tokenizer
-    from pipeline.stages.calibrate.compare import Judge, judged
+    from pipeline.stages.calibrate.comparison import IdComparison, score_row
 
     target = read_model(record, TargetRecord)
-    judge, scores = Judge(target, open_tokenizer(target)), Scores()
+    comparison, scores = IdComparison(target, open_tokenizer(target)), Scores()
     truth: dict[str, list[int]] = {}
     for row in read_rows(tokens, SCHEMA):
         while row["id"] not in truth and (more := next(truths, None)) is not None:
             truth.update(more)
         if (ids := truth.pop(row["id"], None)) is not None:
-            judged(judge, scores, row, ids, target)
+            score_row(comparison, scores, row, ids, target)
     return scores
 
 

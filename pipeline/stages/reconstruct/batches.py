@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 
 from pipeline.answers.lines import Job
-from pipeline.answers.providers.habits import SAMPLE_ROWS, Habits, Seen, take_in
+from pipeline.answers.providers.habits import SAMPLE_ROWS, HabitCounts, Habits, add_counts
 from pipeline.answers.rows import RowMaker
 from pipeline.core.process.pools import processes_for, where_needed
 from pipeline.core.process.runner import begin_worker, no_collector
@@ -87,9 +87,9 @@ _plan: Plan | None = None
 _slots: Slots | None = None
 
 
-def survey(lines: Iterable[PromptResponse], maker: RowMaker, to_job: ToJob) -> dict[str | None, Seen]:
+def survey(lines: Iterable[PromptResponse], maker: RowMaker, to_job: ToJob) -> dict[str | None, HabitCounts]:
     """First pass: count what the first rows of each provider show of its habits."""
-    seen: dict[str | None, Seen] = {}
+    counts: dict[str | None, HabitCounts] = {}
     enough: set[str | None] = set()
     named: re.Pattern[bytes] | None = None
 
@@ -103,12 +103,12 @@ def survey(lines: Iterable[PromptResponse], maker: RowMaker, to_job: ToJob) -> d
     wanted = filter(needed, lines)
     while chunk := list(islice(wanted, SURVEY_LINES)):
         with no_collector():
-            shown = maker.shown(map(to_job, chunk), enough)
-        for counts in shown:
-            take_in(seen, counts or {}, SAMPLE_ROWS)
-        enough = {provider for provider, counts in seen.items() if counts.rows >= SAMPLE_ROWS}
+            shown = list(maker.habit_counts(map(to_job, chunk), enough))
+        for provider, row_counts in shown:
+            add_counts(counts, provider, row_counts, SAMPLE_ROWS)
+        enough = {provider for provider, own in counts.items() if own.rows >= SAMPLE_ROWS}
         named = _naming([provider for provider in enough if provider])
-    return seen
+    return counts
 
 
 def _naming(providers: Sequence[str]) -> re.Pattern[bytes] | None:

@@ -5,14 +5,18 @@ from itertools import accumulate, chain
 
 import pyarrow as pa
 
-from pipeline.answers.assemble import WIDTH, Span
-from pipeline.answers.rows import Row
+from pipeline.answers.rows import PackedRow
+from pipeline.answers.segmented_ids import ID_BYTES, Span
 from pipeline.formats.schema.tokens import SCHEMA
 
 
-def record_batch(rows: Sequence[Row]) -> pa.RecordBatch:
+def record_batch(rows: Sequence[PackedRow]) -> pa.RecordBatch:
     """Rows in the columns of SCHEMA, in order."""
-    fields = dict(zip(Row._fields, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(Row._fields, ())
+    fields = (
+        dict(zip(PackedRow._fields, zip(*rows, strict=True), strict=True))
+        if rows
+        else dict.fromkeys(PackedRow._fields, ())
+    )
     lists = {
         "prompt_ids": _ids(fields["prompt"]),
         "completion_ids": _ids(fields["completion"]),
@@ -41,9 +45,9 @@ def _ids(buffers: Sequence[bytes]) -> pa.ListArray:
     """Buffers of little-endian uint32 as a list<int32> column; ids are below 2**31."""
     whole = b"".join(buffers)
     values = pa.Array.from_buffers(
-        pa.int32(), len(whole) // WIDTH, [None, pa.py_buffer(whole)]
+        pa.int32(), len(whole) // ID_BYTES, [None, pa.py_buffer(whole)]
     )  # by way of numpy, pyarrow would import numpy.ma
-    return _lists((len(buffer) // WIDTH for buffer in buffers), values, "completion_ids")
+    return _lists((len(buffer) // ID_BYTES for buffer in buffers), values, "completion_ids")
 
 
 def _segments(rows: Sequence[Sequence[Span]]) -> pa.ListArray:

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.answers.assemble import WIDTH
 from pipeline.answers.providers.habits import UNKNOWN, Habits
-from pipeline.answers.rows import Row
+from pipeline.answers.rows import PackedRow
+from pipeline.answers.segmented_ids import ID_BYTES
 
 _PROVIDER, _STATUS, _EVIDENCE = 1, 2, 3
 """Places in the key of a row's count."""
@@ -22,13 +22,13 @@ class Tally:
     counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """(name of the count, what is counted, ...) to number."""
 
-    def take(self, lines: int, rows: Iterable[Row]) -> None:
+    def take(self, lines: int, rows: Iterable[PackedRow]) -> None:
         """Count the rows of so many lines."""
         self.lines += lines
         alike: Counter[tuple[Any, ...]] = Counter()
         for row in rows:
             alike[row.provider, row.status, row.evidence, row.reason, row.notes] += 1
-            self.counts["tokens", row.status] += len(row.completion) // WIDTH
+            self.counts["tokens", row.status] += len(row.completion) // ID_BYTES
         for (provider, status, evidence, reason, notes), count in alike.items():
             self.counts["row", provider or "unknown", status, evidence or "none"] += count
             for code in reason.split(", ") if reason else ():

@@ -10,7 +10,7 @@ from pipeline.commands.calibrate import main
 from pipeline.core.errors import InputError
 from pipeline.model.tokenizer.loading import Tokenizer
 from pipeline.project.targets import open_target
-from pipeline.stages.calibrate.simulate import Simulator
+from pipeline.stages.calibrate.provider_simulator import ProviderSimulator
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body
 
 pytestmark = pytest.mark.slow
@@ -111,7 +111,7 @@ def test_a_call_of_deepseek_is_simulated_with_its_name_and_arguments(tmp_path: P
         end,
         last,
     ]
-    simulator = Simulator(record, tokenizer)
+    simulator = ProviderSimulator(record, tokenizer)
     message = simulator.habits["text"](said, "none")["choices"][0]["message"]  # type: ignore[arg-type]
     assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": 1}'}
     (tmp_path / "truth.jsonl").write_text(json.dumps({"id": "a", "output_ids": said}) + "\n")

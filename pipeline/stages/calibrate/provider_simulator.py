@@ -17,7 +17,7 @@ _FENCED = re.compile(r"(?P<name>[^\n]+)\n```json\n(?P<arguments>.*)\n```", re.DO
 """What DeepSeek writes of a call behind its type."""
 
 
-class Simulator:
+class ProviderSimulator:
     """Makes bodies from true ids."""
 
     def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
@@ -64,9 +64,9 @@ class Simulator:
 
     def _parts(self, ids: list[int], thinking: Thinking) -> dict[str, Any]:
         """Reasoning, content and structured calls."""
-        built = spans_of(ids, self._record, self._markers, thinking)
+        segmented = spans_of(ids, self._record, self._markers, thinking)
         parts: dict[str, Any] = {"reasoning": "", "content": "", "calls": []}
-        for kind, start, end in built.spans:
+        for kind, start, end in segmented.spans:
             text = self._text(ids[start:end])
             if kind in ("reasoning", "content"):
                 parts[kind] += text

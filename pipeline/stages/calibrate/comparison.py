@@ -8,13 +8,13 @@ from pipeline.answers.readings.markers import Markers
 from pipeline.answers.rungs.returned_ids import spans_of
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.loading import Tokenizer
-from pipeline.stages.calibrate.scores import Scores, Verdict
+from pipeline.stages.calibrate.scores import Match, Scores
 
 AROUND = 4
 """Tokens shown on each side of a first difference."""
 
 
-class Judge:
+class IdComparison:
     """Compares rows of one target."""
 
     def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
@@ -23,7 +23,7 @@ class Judge:
         self._markers = Markers(record)
         self.thinking = format_of(record).thinking
 
-    def verdict(self, rebuilt: Sequence[int] | None, truth: Sequence[int]) -> Verdict:
+    def verdict(self, rebuilt: Sequence[int] | None, truth: Sequence[int]) -> Match:
         """How rebuilt ids relate to the true ones."""
         if not rebuilt:
             return "none"
@@ -58,8 +58,8 @@ class Judge:
         }
 
 
-def judged(
-    judge: Judge,
+def score_row(
+    comparison: IdComparison,
     scores: Scores,
     row: dict[str, Any],
     truth: list[int],
@@ -67,10 +67,12 @@ def judged(
     dataset: str | None = None,
 ) -> None:
     """Score one row of tokens.parquet against its true ids."""
-    verdict = judge.verdict(row["completion_ids"], truth)
+    verdict = comparison.verdict(row["completion_ids"], truth)
     canonical = (
         "canonical"
-        if judge.canonical(truth, thinking_after(row["prompt_ids"], record) if row["prompt_ids"] else judge.thinking)
+        if comparison.canonical(
+            truth, thinking_after(row["prompt_ids"], record) if row["prompt_ids"] else comparison.thinking
+        )
         else "sampled otherwise"
     )
     evidence = row["evidence"] or "none"
@@ -89,6 +91,6 @@ def judged(
             "id": row["id"],
             "verdict": verdict,
             **{k: groups[k] for k in ("evidence", "provider")},
-            **judge.first_difference(row["completion_ids"], truth),
+            **comparison.first_difference(row["completion_ids"], truth),
         }
     scores.take(groups, verdict, example)
