@@ -27,7 +27,7 @@ def answer(
     finish: str = "stop",
     shown: tuple[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A body whose bill is that of the true texts, plus `off`; `shown` is what the server makes of them."""
+    """Return a body with the bill of the true texts plus `off`; `shown` holds the texts as the server changed them."""
     true = len(tokenizer.encode(reasoning)) + 1 + len(tokenizer.encode(content)) + (finish == "stop")
     return {**body(*(shown or (reasoning, content)), billed=true + off, finish=finish), "provider": provider}
 
