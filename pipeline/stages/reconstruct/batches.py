@@ -150,7 +150,7 @@ def _rows_here(pieces: Iterable[Piece], plan: Plan) -> Iterator[tuple[bool, Piec
 def _piece_rows(lines: Sequence[PromptResponse], plan: Plan) -> PieceRows:
     rows = plan.maker.rows(map(plan.to_job, lines), plan.habits)
     tally = Tally()
-    tally.take(len(lines), rows)
+    tally.count(len(lines), rows)
     return PieceRows(record_batch(rows), tally)
 
 

@@ -87,7 +87,7 @@ def test_true_ids_are_never_written_over_and_lines_without_them_are_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calibrate(tmp_path, [{"id": "a", "output_ids": [CLOSE, 687, END]}, {"id": "b", "output_ids": "12"}, {"id": "c"}])
-    assert "2 of 3 lines have no output_ids that are a list of ids, and are left out" in capsys.readouterr().out
+    assert "2 of 3 lines are left out: they have no output_ids that are a list of ids" in capsys.readouterr().out
     source = tmp_path / "truth.jsonl"
     before = source.read_bytes()
     with pytest.raises(InputError, match="is read as well, and would be written over"):

@@ -19,10 +19,10 @@ def test_the_same_text_cut_otherwise_is_a_difference_of_segmentation(
 ) -> None:
     having, hav, ing = tokenizer.encode(" having"), 53791, 288
     assert tokenizer.decode_bytes([hav, ing]) == b" having"
-    assert comparison.verdict([*having, CLOSE, END], [hav, ing, CLOSE, END]) == "segmentation"
-    assert comparison.verdict([*having, CLOSE, END], [*having, CLOSE, END]) == "exact"
-    assert comparison.verdict([*having, END], [*having, CLOSE, END]) == "text"
-    assert comparison.verdict([], [CLOSE, END]) == "none"
+    assert comparison.match([*having, CLOSE, END], [hav, ing, CLOSE, END]) == "segmentation"
+    assert comparison.match([*having, CLOSE, END], [*having, CLOSE, END]) == "exact"
+    assert comparison.match([*having, END], [*having, CLOSE, END]) == "text"
+    assert comparison.match([], [CLOSE, END]) == "none"
     assert comparison.canonical([*having, CLOSE, END], "open")
     assert not comparison.canonical([hav, ing, CLOSE, END], "open")
 
