@@ -44,12 +44,12 @@ class Rebuilder:
     def encode_texts(self, answers: Iterable[Answer]) -> list[EncodedTexts]:
         """Encode the reasoning and the content of many answers at once; return the encoded texts of each answer.
 
-        A text that could spell out a special token is left out, and so are all texts of an answer that brings ids of its own. One kind of
-        work after the other keeps the processor's caches warm: a sixth less time than answer by answer.
+        A text that could spell out a special token is left out, and so are all texts of an answer that brings ids of
+        its own. One kind of work after the other keeps the processor's caches warm: a sixth less time than answer by
+        answer.
 
         Raises:
             InputError: a text holds a lone surrogate.
-
         """
         texts_by_answer = [self._plain_texts(answer) for answer in answers]
         ids = iter(self.tokenizer.flats([text for texts in texts_by_answer for text in texts]))
@@ -63,7 +63,10 @@ class Rebuilder:
     def rebuild(
         self, answer: Answer, bill: Bill, habits: Habits, prompt_state: PromptState, encoded: EncodedTexts = ()
     ) -> RebuiltAnswer:
-        """Find the best ids that the evidence supports; `encoded` holds those texts of the answer that are encoded already."""
+        """Find the best ids that the evidence supports.
+
+        `encoded` holds those texts of the answer that are encoded already.
+        """
         if answer.rejects and set(answer.rejects) - _MENDED_BY_IDS:
             return RebuiltAnswer(None, notes=(*answer.notes, *bill.notes), reasons=answer.rejects)
         encode = Encoder(self.tokenizer, self.markers.may_hold, encoded)
@@ -91,7 +94,10 @@ class _KnownIds:
     """Shared with the lower rungs, which add theirs."""
 
     def rebuild(self, encode: Encoder) -> RebuiltAnswer | None:
-        """Return the answer by its known ids; None where they do not suffice: then `encode` has the ids of texts that logprobs cover."""
+        """Return the answer by its known ids; None where they do not suffice.
+
+        In that case `encode` has the ids of the texts that logprobs cover.
+        """
         for source, value in self.answer.given:
             if (rebuilt := self._from_returned(source, value)) is not None:
                 return rebuilt
@@ -105,7 +111,10 @@ class _KnownIds:
         return rebuilt
 
     def _from_returned(self, source: str, value: object) -> RebuiltAnswer | None:
-        """Rung `ids`: the answer by a field that holds its ids; None where the field is not a list of ids, or disagrees with the text."""
+        """Return the answer by a field that holds its ids (rung `ids`).
+
+        The result is None where the field is not a list of ids, or disagrees with the text.
+        """
         ids = as_ids(value)
         if ids is None:
             self.notes.append(f"ids_not_a_list: {source}")
@@ -123,7 +132,10 @@ class _KnownIds:
         return self._with_known_ids("ids", segmented, whole, "engine_ids_used", *_added(ids, whole))
 
     def _from_logprobs(self, parts: list[SampledIds]) -> RebuiltAnswer | None:
-        """Rung `logprobs`: None where an entry leaves a choice of ids, or the entries do not cover the whole answer."""
+        """Return the answer by its logprobs (rung `logprobs`).
+
+        The result is None where an entry leaves a choice of ids, or the entries do not cover the whole answer.
+        """
         whole = concatenated(parts)
         sampled = whole.certain()
         if not sampled:
@@ -137,7 +149,7 @@ class _KnownIds:
         return None
 
     def _use_partly(self, parts: list[SampledIds], encode: Encoder) -> None:
-        """Give `encode` the ids of each text field that lies between special tokens in the logprobs and has certain ids."""
+        """Give `encode` the ids of the text fields that logprobs cover: all ids of the field are certain there."""
         special = self.rebuilder.tokenizer.special_texts
         ids_by_text: dict[str, set[tuple[int, ...]]] = {}
         for part in parts:
@@ -169,7 +181,10 @@ class _KnownIds:
         )
 
     def _unclosed(self, ids: list[int]) -> bool:
-        """Return whether the answer ended by itself without leaving its reasoning: so ids of the content alone look where the reasoning is empty."""
+        """Return whether the answer ended by itself without leaving its reasoning.
+
+        The ids of the content alone look like this where the reasoning is empty.
+        """
         role = self.rebuilder.record.role_id
         return (
             self.thinking == "open"
@@ -178,11 +193,17 @@ class _KnownIds:
         )
 
     def _missing(self, segmented: SegmentedIds) -> bool:
-        """Return whether the bill has more tokens than the ids: some tokens are missing, even if they were only white space."""
+        """Return whether the bill has more tokens than the ids.
+
+        Some tokens are missing, even if they were only white space.
+        """
         return self.bill.tokens is not None and self.bill.tokens > len(segmented)
 
     def _completed(self, ids: list[int]) -> list[int]:
-        """Return the ids, with the end token added when the answer stopped by itself and the bill says that this token alone is missing."""
+        """Return the ids, with the end token added when it alone is missing.
+
+        That is so when the answer stopped by itself and the bill has one token more than the ids.
+        """
         end = self.rebuilder.record.role_id("end")
         if end is None or self.answer.finish != "stop" or ids[-1] == end:
             return ids

@@ -18,4 +18,4 @@ class RebuiltAnswer(NamedTuple):
     reasons: tuple[str, ...] = ()
     """Codes of why the row is flagged or rejected; empty for an accepted one."""
     plain_delta: int | None = None
-    """Billed minus rebuilt tokens when the answer leaves no choice of reading; providers' habits are learned from it."""
+    """Billed minus rebuilt tokens when the answer leaves no choice of reading; habits are learned from it."""

@@ -86,7 +86,7 @@ class RowMaker:
     def habit_counts(
         self, jobs: Iterable[Job], enough: Container[str | None] = ()
     ) -> Iterator[tuple[str | None, HabitCounts]]:
-        """Yield what each usable job shows of its provider's habits, but for the providers of which `enough` is known."""
+        """Yield what each usable job shows of its provider's habits; jobs of the providers in `enough` are left out."""
         replies = [(job, self._reply(job)) for job in jobs if not job.rejects]
         for parsed in self._parsed([(job, reply) for job, reply in replies if reply.provider not in enough]):
             yield parsed.reply.provider, self._counts(parsed)
@@ -156,7 +156,10 @@ class RowMaker:
     def _rebuilt_answers(
         self, parsed: _ParsedJob, habits: Habits, prompt: JobPrompt
     ) -> list[tuple[RebuiltAnswer, int | None]]:
-        """Rebuild each choice; return it with the tokens billed for it. Several choices share one bill, which their sum must meet."""
+        """Rebuild each choice; return it with the tokens billed for it.
+
+        Several choices share one bill, which their sum must meet.
+        """
         reply = parsed.reply
         prompt_state = self._prompt_state(prompt)
 
@@ -207,7 +210,10 @@ class RowMaker:
 
 
 def _with_met_bill(answer: RebuiltAnswer, note: str) -> RebuiltAnswer:
-    """Return a choice of a reply whose shared bill is met: a sum proves a plain reading, but not which of several readings is right."""
+    """Return a choice of a reply whose shared bill is met.
+
+    A sum proves a plain reading, but not which of several readings is right.
+    """
     answer = answer._replace(notes=(*answer.notes, note))
     if answer.evidence != "count" or answer.plain_delta is not None:
         return answer

@@ -1,7 +1,7 @@
 """Token ids of an answer with the kind of each stretch, and how pieces of text become such ids.
 
-Special tokens are placed by id; each text between them is encoded on its own, with special tokens off. Ids are kept as little-endian
-uint32 bytes, so that millions of them never become Python objects.
+Special tokens are placed by id; each text between them is encoded on its own, with special tokens off. Ids are kept as
+little-endian uint32 bytes, so that millions of them never become Python objects.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,8 @@ ID_BYTES = 4
 """Bytes of a packed id."""
 
 EncodedTexts = Sequence[tuple[str, bytes]]
-"""Texts of one answer that cannot spell out a special token, each with its packed ids: at most two, the reasoning and the content."""
+"""Texts of one answer that cannot spell out a special token, each with its packed ids: at most two, the reasoning and
+the content."""
 
 
 class Span(NamedTuple):
@@ -95,8 +96,8 @@ class Encoder:
     def __init__(self, tokenizer: Tokenizer, may_hold: Callable[[str], bool], encoded: EncodedTexts = ()) -> None:
         """Take the texts that are encoded already.
 
-        They are few and are compared one by one: Python tells the same string from another without reading it, while a dictionary
-        would first hash thousands of characters.
+        They are few and are compared one by one: Python tells the same string from another without reading it, while a
+        dictionary would first hash thousands of characters.
         """
         self._tokenizer = tokenizer
         self._may_hold = may_hold

@@ -1,4 +1,4 @@
-"""`python -m pipeline calibrate --target NAME --truth truth.jsonl --out report.json`: how exact reconstruction is, on known ids."""
+"""`python -m pipeline calibrate`: how exact reconstruction is, on answers whose ids are known."""
 
 import argparse
 from pathlib import Path

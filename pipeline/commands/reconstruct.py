@@ -1,4 +1,4 @@
-"""`python -m pipeline reconstruct --target NAME --responses in.jsonl --out tokens.parquet`: token ids of responses that you already have."""
+"""`python -m pipeline reconstruct`: token ids of responses that you already have."""
 
 import argparse
 from pathlib import Path
@@ -15,8 +15,8 @@ def main(argv: list[str]) -> int:
     """Rebuild the responses of a file; print the summary.
 
     Raises:
-        AerieError: the file or the target is missing or wrong, or the file is empty. A bad line is not an error: it becomes a rejected row.
-
+        AerieError: the file or the target is missing or wrong, or the file is empty. A bad line is not an error: it
+            becomes a rejected row.
     """
     arguments = _parser().parse_args(argv)
     check_responses(arguments.responses)

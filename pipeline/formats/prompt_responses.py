@@ -17,7 +17,8 @@ LineId = Callable[[int, bytes], str | None]
 """Give the id of a line from its number (from 1) and its bytes; None for a line without an id."""
 
 _LEADING_ID = re.compile(rb'\{"id":"([ !#-\[\]-~]+)",')
-"""How a line that this package wrote begins, when its id is ASCII without escapes. Lines are long, so reading the id alone is far cheaper than parsing the line."""
+"""Matches the start of a line that this package wrote, when its id is ASCII without escapes. Lines are long, so reading
+the id alone is far cheaper than parsing the line."""
 
 
 class PromptResponse(NamedTuple):
@@ -30,7 +31,7 @@ class PromptResponse(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """Where a line is in its file."""
+    """Place of a line in its file."""
 
     number: int
     offset: int
@@ -40,12 +41,16 @@ class _Place(NamedTuple):
 class LinesById:
     """The lines of a JSONL file, looked up by id.
 
-    While ids are asked for in the order of the file, it is read once from front to back, with one line in memory. The first id out of
-    order reads the file again and notes where each line is: from then on a line is read when it is asked for.
+    While ids are asked for in the order of the file, it is read once from front to back, with one line in memory. The
+    first id out of order reads the file again and notes where each line is: from then on a line is read when it is
+    asked for.
     """
 
     def __init__(self, path: Path, line_id: LineId, *, matched: int = 0) -> None:
-        """Open a file that is not packed; its first `matched` lines are known to be taken first, in order, so their ids are not read."""
+        """Open a file that is not packed.
+
+        Its first `matched` lines are known to be taken first, in order, so their ids are not read.
+        """
         self._path = path
         self._line_id = line_id
         self._matched = matched
@@ -165,7 +170,10 @@ def required_id(path: Path) -> LineId:
 
 
 def line_name(number: int, line: bytes) -> str | None:
-    """Return the id of a line in a user's file: a line without one is `line-<number>`, and one that is not JSON has none."""
+    """Return the id of a line in a user's file.
+
+    A line without one is `line-<number>`, and one that is not JSON has none.
+    """
     try:
         value: Any = orjson.loads(line)
     except orjson.JSONDecodeError:

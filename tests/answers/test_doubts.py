@@ -1,4 +1,4 @@
-"""Bills that are met and prove nothing: what else would cost as much, and providers whose bills say something else."""
+"""Bills that are met and prove nothing: other texts cost as much, or the provider counts something else."""
 
 import json
 from typing import Any
@@ -24,7 +24,7 @@ def plain(
     shown: tuple[str, str] | None = None,
     finish: str = "stop",
 ) -> dict[str, Any]:
-    """A body whose bill is that of the true texts plus `off`; `shown` is what the server makes of them."""
+    """Return a body with the bill of the true texts plus `off`; `shown` holds the texts as the server changed them."""
     true = len(tokenizer.encode(reasoning)) + 1 + len(tokenizer.encode(content)) + (finish == "stop")
     return body(*(shown or (reasoning, content)), billed=true + off, finish=finish)
 
@@ -32,7 +32,7 @@ def plain(
 def called(
     tokenizer: Tokenizer, arguments: str, *, shown: str | None = None, name: str = "functions.find:0", **more: Any
 ) -> dict[str, Any]:
-    """A body with one call, billed as emitted; `shown` is what the server makes of its arguments."""
+    """Return a body with one call, billed as emitted; `shown` holds its arguments as the server changed them."""
     true = [
         *tokenizer.encode("Look."),
         CLOSE,
@@ -59,7 +59,7 @@ def verdict(row: PackedRow) -> tuple[str | None, str, str | None]:
 
 
 def asked(maker: RowMaker, calls_before: int, value: Any) -> PackedRow:
-    """PackedRow of a body whose conversation holds some calls already."""
+    """Return the row of a body whose conversation holds some calls already."""
     earlier = [
         {"id": f"functions.find:{n}", "type": "function", "function": {"name": "find", "arguments": "{}"}}
         for n in range(calls_before)
@@ -174,7 +174,7 @@ def test_a_schema_in_order_or_one_call_out_of_it_is_no_habit(
 def test_a_tool_whose_parameters_are_listed_in_order_says_nothing_of_the_server(
     maker: RowMaker, tokenizer: Tokenizer
 ) -> None:
-    """As Go's own tools are."""
+    """Go lists the parameters of its own tools so."""
     bodies = [called(tokenizer, text) for text in SORTED]
     name = bodies[0]["choices"][0]["message"]["tool_calls"][0]["function"]["name"]
     for listed, expected in ((sorted(WORDS), False), (sorted(WORDS, reverse=True), True)):
@@ -283,7 +283,7 @@ def test_of_choices_that_share_a_bill_without_ends_a_cut_one_has_none_to_leave_o
 
 
 def test_white_space_beside_a_close_tag_in_the_content_was_not_stripped(maker: RowMaker, tokenizer: Tokenizer) -> None:
-    """One token above the text is another cut of it there, and no blank before the tag, where this provider shows them."""
+    """The one token above the text is another cut of it: this provider shows blanks before the tag."""
     others = [
         plain(tokenizer, f"It is {word}\n", "\nSay.\n", shown=("", f"It is {word}\n</think>\nSay.\n")) for word in WORDS
     ]

@@ -1,4 +1,4 @@
-"""Ids that came with an answer: where they are found, when they are believed, what happens when they are not."""
+"""Ids that came with an answer: the fields that hold them, and the reasons to believe them or not."""
 
 from typing import Any
 

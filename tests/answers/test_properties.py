@@ -1,4 +1,4 @@
-"""For any text: what is assembled decodes and reads back to the answer; what comes with logprobs comes back exactly, however it was cut."""
+"""Properties of any text: assembled ids decode and read back to the answer, and logprobs give the true ids."""
 
 from collections.abc import Callable
 from random import Random
@@ -128,7 +128,7 @@ def named_ids(ids: list[int], _: Tokenizer) -> list[dict[str, Any]]:
 
 
 def shown_text(ids: list[int], tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """As servers that decode do: nothing for a token that ends inside a character, the whole of it with the last."""
+    """Show nothing for a token that ends inside a character, and the whole character with its last token."""
     entries, held = [], b""
     for entry in true_bytes(ids, tokenizer):
         held += bytes(entry["bytes"])

@@ -1,4 +1,4 @@
-"""The rules behind the cases, each on several inputs: where special tokens stand, what decides, what is flagged."""
+"""The rules behind the cases, each on several inputs: places of special tokens, decisions by the bill, flags."""
 
 from typing import Any
 
@@ -9,7 +9,10 @@ from pipeline.answers.segmented_ids import unpack
 from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
 
-SECTION = '<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|><|tool_calls_section_end|>'
+SECTION = (
+    '<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1}'
+    "<|tool_call_end|><|tool_calls_section_end|>"
+)
 TEXTS = [
     "Plain.",
     "Two words",
@@ -26,7 +29,7 @@ def ids(tokenizer: Tokenizer, *pieces: str | int) -> list[int]:
 
 
 def the_row(maker: RowMaker, *arguments: Any, true: list[int] | None = None, **more: Any) -> PackedRow:
-    """PackedRow of one body, billed at the true length."""
+    """Return the row of one body, billed at its true length."""
     if true is not None:
         more.setdefault("billed", len(true))
     return rows_of(maker, body(*arguments, **more))[0]

@@ -15,15 +15,16 @@ WHITE_SPACE = ("\n", "\n\n", " ", " \n")
 """White space that models put at a seam, where nothing better is known."""
 
 STRIPPED_WITH = {"reasoning_start": "content_start", "content_end": "content_start"}
-"""Maps a seam to another one: no known server strips the first without the second. White space before the close of the reasoning says
-nothing of its beginning: old SGLang trims the whole text before it splits the reasoning off, so it keeps the first and loses the second."""
+"""Maps a seam to another one: no known server strips the first without the second. White space before the close of the
+reasoning says nothing of its beginning: old SGLang trims the whole text before it splits the reasoning off, so it keeps
+the first and loses the second."""
 
 MIN_RATE = 0.005
 """Share of rows below which the model counts as putting no white space at a seam."""
 
 MIN_EXPECTED = 0.25
-"""A provider that shows no white space at a seam counts as stripping it when at least this many of its rows should have shown some. This
-is low on purpose: a missing row costs little, a wrong one poisons training."""
+"""A provider that shows no white space at a seam counts as stripping it when at least this many of its rows should have
+shown some. This is low on purpose: a missing row costs little, a wrong one poisons training."""
 
 MIN_ROWS, MIN_VERIFIED = 4, 20
 """Rows of its own from which a provider is judged, or rows of others with known ids."""
@@ -35,16 +36,18 @@ MIN_UNEXPLAINED = 4
 """Unexplained bills from which they say something of a provider, when they are more than a share of all."""
 
 MAX_LOST, LOST_RATE = 4, 1 / 3
-"""A provider counts as stripping what it never shows when its bills are up to `MAX_LOST` tokens above the text on more than this share of
-plain answers. Texts that the model cut in an unusual way look the same: about 7 % of the rows of a large model, a quarter of a small one's."""
+"""A provider counts as stripping what it never shows when its bills are up to `MAX_LOST` tokens above the text on more
+than this share of plain answers. Texts that the model cut in an unusual way look the same: about 7 % of the rows of a
+large model, a quarter of a small one's."""
 
 IMPOSSIBLE_RATE = 0.2
-"""A provider does not count what the model emitted when it bills at least two tokens less than its text on this share of plain answers. It
-writes arguments anew when, on this share of answers with calls, its bills are as low, or too high for white space to explain."""
+"""A provider does not count what the model emitted when it bills at least two tokens less than its text on this share
+of plain answers. It writes arguments anew when, on this share of answers with calls, its bills are as low, or too high
+for white space to explain."""
 
 MIN_SHORT, SHORT_RATE = 2, 0.08
-"""A provider that bills the end token is hardly ever one token short, and one that does not nearly always is. Between them, from this many
-rows and this share on, nothing can be said."""
+"""A provider that bills the end token is hardly ever one token short, and one that does not nearly always is. Between
+them, from this many rows and this share on, nothing can be said."""
 
 SORTED_BITS = 7.0
 """A server sorts the keys of arguments when chance would order them alphabetically once in 2**7 times."""
@@ -61,7 +64,7 @@ Spaces = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """What one provider does to every answer."""
+    """The things that one provider does to every answer."""
 
     bills_end: bool = True
     """Whether the end token is part of the billed count."""
@@ -97,18 +100,20 @@ class HabitCounts:
 
     rows: int = 0
     stop_deltas: Counter[int] = field(default_factory=Counter)
-    """Billed minus rebuilt tokens on plain answers without calls that ended by themselves; only -1 and 0 are counted."""
+    """Billed minus rebuilt tokens on plain answers without calls that ended by themselves; others than -1 and 0 are
+    left out."""
     length_deltas: Counter[int] = field(default_factory=Counter)
     """The same on answers that were cut."""
     plain_deltas: Counter[int] = field(default_factory=Counter)
     """All such differences on answers whose text spells out no marker, except those that another reading explains."""
     plain_rows: int = 0
-    """How many such answers there are."""
+    """Number of such answers."""
     call_deltas: Counter[int] = field(default_factory=Counter)
-    """The same on answers with calls, with the arguments in the spacing that comes closer to the bill. It is -1 where only a reasoning that was
-never closed would explain the bill: either the model slipped, which is rare, or the end token is not billed."""
+    """The same on answers with calls, with the arguments in the spacing that comes closer to the bill. It is -1 where
+    only a reasoning that was never closed would explain the bill: either the model slipped, which is rare, or the end
+    token is not billed."""
     call_rows: int = 0
-    """How many such answers there are."""
+    """Number of such answers."""
     sorted_keys: Counter[tuple[str, ...]] = field(default_factory=Counter)
     """Keys of objects in the arguments of calls, two or more in alphabetical order."""
     unsorted_keys: int = 0
@@ -180,18 +185,19 @@ def _ends(own: HabitCounts) -> tuple[int, int]:
 def bills_end(own: HabitCounts) -> bool:
     """Return whether the end token is billed: not when most stops are one token short, while most cut answers are not.
 
-    A tie means that it is not billed. Without that bill an exact count is common: a text cut into one token more than usual makes one. With
-    it a bill is hardly ever one short.
+    A tie means that it is not billed. Without that bill an exact count is common: a text cut into one token more than
+    usual makes one. With it a bill is hardly ever one short.
     """
     short, exact = _ends(own)
     return not (short and short >= exact and own.length_deltas[-1] <= own.length_deltas[0])
 
 
 def end_unclear(own: HabitCounts) -> bool:
-    """Return whether too many answers are one token short for a provider that bills the end token, and too few for one that does not.
+    """Return whether the answers that are one token short are too many to bill the end token, and too few not to.
 
-    This happens where the end is not billed and white space is stripped: then an exact count belongs to an answer that lost one token of
-    white space. A provider that shows white space everywhere strips none: its short answers were cut in an unusual way.
+    This happens where the end is not billed and white space is stripped: then an exact count belongs to an answer that
+    lost one token of white space. A provider that shows white space everywhere strips none: its short answers were cut
+    in an unusual way.
     """
     short, exact = _ends(own)
     return MIN_SHORT <= short < exact and short >= SHORT_RATE * (short + exact)

@@ -77,7 +77,10 @@ class Observer:
             counts.call_deltas.update([] if delta is None else [delta])
 
     def _apart(self, answer: Answer) -> tuple[str, str]:
-        """Return reasoning and content. Where both came in `content` they are split at the tag: then white space beside it counts as shown."""
+        """Return reasoning and content.
+
+        Where both came in `content` they are split at the tag: then white space beside it counts as shown.
+        """
         close = self._rebuilder.markers.text("think_close")
         if answer.reasoning or not close or close not in answer.content:
             return answer.reasoning, answer.content

@@ -9,8 +9,9 @@ from pipeline.model.tokenizer.loading import Tokenizer
 def with_names(segmented: SegmentedIds, name: re.Pattern[bytes], tokenizer: Tokenizer) -> SegmentedIds:
     """Cut the span of each call's name out of its `call_args`; group 1 of `name` matches the name.
 
-    Only the spans change: the model writes the name and the text around it in one piece, so they were encoded together. A token that holds a
-    byte of the name belongs to the name. A call that begins in another way, such as one cut before its name, keeps its span.
+    Only the spans change: the model writes the name and the text around it in one piece, so they were encoded together.
+    A token that holds a byte of the name belongs to the name. A call that begins in another way, such as one cut before
+    its name, keeps its span.
     """
     if not any(span.kind == "call_args" for span in segmented.spans):
         return segmented

@@ -1,6 +1,7 @@
-"""Readings of an answer: what the model may have emitted, the likeliest first, then the alternatives that the format allows.
+"""Readings of an answer: the sequences that the model may have emitted, the likeliest first.
 
-A reading says where each special token is. The billed count decides between readings; nothing here looks at it.
+The format decides which alternatives exist. A reading says where each special token is. The billed count decides
+between readings; nothing here looks at it.
 """
 
 import itertools
@@ -30,7 +31,8 @@ TRUNCATED = {"call": "truncated_in_tool_call", "content": "truncated_in_content"
 
 
 CUT_AT_MARKER = "cut_at_marker"
-"""Flag: the last token of a cut answer would be a marker that no text shows. A bill one above the text has likelier causes."""
+"""Flag: the last token of a cut answer would be a marker that no text shows. A bill one above the text has likelier
+causes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ def readings(
 ) -> Iterator[Reading]:
     """Yield all readings, the likeliest first, each once.
 
-    They come with the template's white space at all seams too, except at the seams in `kept`, where the provider does not strip it.
+    They come with the template's white space at all seams too, except at the seams in `kept`, where the provider does
+    not strip it.
     """
     if (only := _plain_reading(answer, context.markers, prompt_state, marked)) is not None:
         yield only
@@ -100,7 +103,10 @@ def readings(
 
 
 def _plain_reading(answer: Answer, markers: Markers, prompt_state: PromptState, marked: Marked) -> Reading | None:
-    """Return the only reading of an answer that leaves no choice, as most do: reasoning, its close, content, the end."""
+    """Return the only reading of an answer that leaves no choice, as most do; None for others.
+
+    It is the reasoning, its close, the content, the end.
+    """
     if (
         prompt_state.thinking != "open"
         or answer.calls
@@ -145,7 +151,10 @@ Split = tuple[str, bool, str, tuple[str, ...]]
 
 
 def _unmarked(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking) -> Iterator[Split]:
-    """Yield the ways to split reasoning from content where no special token is spelled out: the fields decide, unless the answer was cut."""
+    """Yield the ways to split reasoning from content where no special token is spelled out.
+
+    The fields decide, unless the answer was cut.
+    """
     if "think_close" not in markers.roles or thinking == "closed":
         yield reasoning, False, answer.content, ()
         return
@@ -162,7 +171,10 @@ def _unmarked(reasoning: str, answer: Answer, markers: Markers, thinking: Thinki
 
 
 def _splits(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking) -> Iterator[Split]:
-    """Yield the ways to split reasoning from content where think tags may be spelled out; the fields as they are come last."""
+    """Yield the ways to split reasoning from content where think tags may be spelled out.
+
+    The fields as they are come last.
+    """
     content, opened, close = answer.content, markers.text("think_open"), markers.text("think_close")
     if close is None or thinking == "closed":
         yield reasoning, False, content, ()
@@ -196,17 +208,21 @@ def _splits(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking
 
 
 def _parted(text: str, tag: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield the text before and after a tag, for each of its first places: any of them may be the real close of the reasoning.
+    """Yield the text before and after a tag, for each of its first places.
 
-    The third part holds a repair for all places but the first. It makes them a reason to doubt, never to accept: a model hardly ever spells
-    out the tag before it closes its reasoning.
+    Any of them may be the real close of the reasoning. The third part holds a repair for all places but the first. It
+    makes them a reason to doubt, never to accept: a model hardly ever spells out the tag before it closes its
+    reasoning.
     """
     for number, match in enumerate(itertools.islice(re.finditer(re.escape(tag), text), MAX_TAGS)):
         yield text[: match.start()], text[match.end() :], ("literal_close_tag",) if number else ()
 
 
 def _repeated(reasoning: str, content: str, opened: str, close: str) -> tuple[str, str] | None:
-    """Return the reasoning and the rest of a content that repeats the reasoning first, in think tags; None for any other content."""
+    """Return the reasoning and the rest of a content that repeats the reasoning first, in think tags.
+
+    The result is None for any other content.
+    """
     before, tag, after = content.partition(close)
     inside = before.lstrip().removeprefix(opened) if before.lstrip().startswith(opened) else before
     return (inside, after) if tag and inside.strip() and inside.strip() == reasoning.strip() else None
@@ -298,7 +314,10 @@ def _judged(view: View, answer: Answer, thinking: Thinking, repairs: tuple[str, 
 def _tails(
     answer: Answer, view: View, calls: tuple[Piece, ...], context: FormatContext, thinking: Thinking
 ) -> Iterator[tuple[tuple[Piece, ...], tuple[str, ...]]]:
-    """Yield the whole answer with each way to end it: the end token or, when it was cut, the last markers present or not."""
+    """Yield the whole answer with each way to end it.
+
+    That is the end token or, when the answer was cut, the last markers present or not.
+    """
     markers = context.markers
     body = _with_lead(view.body, context.format.lead) if calls else view.body
     opens = thinking == "none" and (view.closed or view.reasoning) and "think_open" in markers.roles
@@ -324,7 +343,7 @@ def _tails(
 
 
 def _with_lead(body: tuple[Piece, ...], lead: str) -> tuple[Piece, ...]:
-    """Add the template's text between content and calls, unless there is no content or the server kept white space there."""
+    """Add the template's text between content and calls, unless the content is empty or ends in white space."""
     if not lead or not any(piece.text for piece in body) or body[-1].text[-1:].isspace():
         return body
     if body[-1].token is None:

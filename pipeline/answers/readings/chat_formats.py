@@ -41,7 +41,10 @@ class ChatFormat(Protocol):
 
     @property
     def name(self) -> re.Pattern[bytes] | None:
-        """Matches a call's name (group 1) at the beginning of its `call_args`; None where the call's id holds the name."""
+        """Matches a call's name (group 1) at the beginning of its `call_args`.
+
+        It is None where the call's id holds the name.
+        """
 
     def call(self, call: NamedCall, markers: Markers) -> list[Piece]:
         """Return one call as pieces, without the text between calls."""
@@ -130,7 +133,11 @@ class CallIds:
         return self.template.format(name=name, index=index)
 
     def kind(self, call_id: str, name: str) -> str:
-        """Return `native` for the model's own id, `server` for one that a server made up or left out, `foreign` for another id that the model may have written."""
+        """Return where an id comes from.
+
+        `native` is the model's own form, `server` an id that a server made up or left out, and `foreign` another id
+        that the model may have written.
+        """
         match = self._native.fullmatch(call_id)
         if match and match["name"] == name:
             return "native"

@@ -83,7 +83,10 @@ class Markers:
         return Piece(kind or role, token, text)
 
     def may_hold(self, text: str) -> bool:
-        """Return whether the text could spell out a special token in angle brackets, or what looks like one. Cheap; False is never wrong."""
+        """Return whether the text could spell out a special token in angle brackets, or what looks like one.
+
+        The test is cheap, and False is never wrong.
+        """
         for last, stem in self._stems:  # noqa: SIM110 -- runs on every text; a generator would add a third to the time
             if last in text and stem in text:  # the search for a single character is the fastest
                 return True
@@ -134,7 +137,10 @@ class Markers:
         )
 
     def _steps(self, text: str, start: int) -> Iterator[tuple[str, str | None, int]]:
-        """Yield the text before each marker, the role of the marker, and where it ends; last, the rest of the text without a role."""
+        """Yield the text before each marker, the role of the marker, and where it ends.
+
+        The rest of the text comes last, without a role.
+        """
         position = start
         for match in self._tools.finditer(text, start):
             yield text[position : match.start()], self._role_of[match.group()], match.end()

@@ -60,7 +60,10 @@ def describe(change: Change) -> str:
 
 
 def _with_empty_content(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """Add an empty content between the close of the reasoning and the calls, where servers drop content that is only white space."""
+    """Add an empty content between the close of the reasoning and the calls.
+
+    Servers drop a content there that is only white space.
+    """
     for index, (piece, following) in enumerate(itertools.pairwise(pieces)):
         if piece.kind == "think_close" and following.kind in ("tools_open", "call_open"):
             return (*pieces[: index + 1], Piece("content", None, ""), *pieces[index + 1 :])

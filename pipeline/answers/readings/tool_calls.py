@@ -1,4 +1,7 @@
-"""Structured tool calls: the texts that the model may have written for them, where a server may have changed ids or arguments."""
+"""Texts that the model may have written for structured tool calls.
+
+A server may have changed their ids or arguments.
+"""
 
 import contextlib
 import json
@@ -28,7 +31,10 @@ CallOption = tuple[tuple[Piece, ...], tuple[str, ...], tuple[str, ...]]
 def call_options(
     answer: Answer, raw_calls: int, context: FormatContext, calls_before: int | None
 ) -> Iterator[CallOption]:
-    """Yield the ways in which the model may have written the structured calls, the likeliest first; the text already holds `raw_calls` of them."""
+    """Yield the ways in which the model may have written the structured calls, the likeliest first.
+
+    The text already holds `raw_calls` of them.
+    """
     if not answer.calls:
         yield (), (), ()
         return
@@ -121,7 +127,10 @@ _ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)((?:\\u[0-9a-fA-F]{4})+)")
 
 
 def unescape_non_ascii(text: str) -> str:
-    r"""Replace ``\uXXXX`` escapes of characters beyond ASCII by the characters; every other escape and all spacing stays."""
+    r"""Replace ``\uXXXX`` escapes of characters beyond ASCII by the characters.
+
+    Every other escape and all spacing stays.
+    """
 
     def replaced(match: re.Match[str]) -> str:
         units = [int(digits, 16) for digits in match[2].split("\\u")[1:]]
@@ -136,13 +145,19 @@ def unescape_non_ascii(text: str) -> str:
 
 
 def respaced(answer: Answer) -> Answer | None:
-    """Return the answer with the arguments of each call in the other usual spacing; None where some are in neither, or nothing changes."""
+    """Return the answer with the arguments of each call in the other usual spacing.
+
+    The result is None where some are in neither spacing, or nothing changes.
+    """
     calls = tuple(call._replace(arguments=_respaced(call.arguments) or "") for call in answer.calls)
     return answer._replace(calls=calls) if calls != answer.calls and all(call.arguments for call in calls) else None
 
 
 def _respaced(text: str) -> str | None:
-    """Return compact JSON in the default spacing of most libraries, and JSON in that spacing compact; None where it is in neither."""
+    """Return compact JSON in the default spacing of most libraries, and JSON in that spacing compact.
+
+    The result is None where the JSON is in neither.
+    """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -160,9 +175,9 @@ def _json_object(text: str) -> dict[str, object] | None:
 
 
 def in_order(tools: object, name: str) -> bool:
-    """Return whether the request lists the tool's parameters alphabetically: then arguments in that order say nothing of the server.
+    """Return whether the request lists the tool's parameters alphabetically.
 
-    `tools` is unchecked.
+    In that case arguments in that order say nothing of the server. `tools` is unchecked.
     """
     for tool in tools if isinstance(tools, list) else ():
         function = _inside(tool, "function")

@@ -1,8 +1,9 @@
 """Token ids from the bytes that came with logprobs.
 
-A sampled token is known by its bytes: no two ordinary tokens of the vocabulary have the same ones. Special tokens are known by their
-text, which is not the text of any ordinary token. A token that holds a part of a character has bytes that are not valid UTF-8; servers that report
-decoded text show nothing (or U+FFFD) for it, and the whole character with its last part.
+A sampled token is known by its bytes: no two ordinary tokens of the vocabulary have the same ones. Special tokens are
+known by their text, which is not the text of any ordinary token. A token that holds a part of a character has bytes
+that are not valid UTF-8; servers that report decoded text show nothing (or U+FFFD) for it, and the whole character with
+its last part.
 """
 
 from collections.abc import Iterator, Sequence
@@ -59,7 +60,10 @@ class SampledIds(NamedTuple):
 
 
 def read_logprobs(logprobs: Any, vocabulary: Vocabulary) -> list[SampledIds]:
-    """Read a choice's `logprobs`: one list for the whole answer, as most servers send it, or one each for reasoning and content."""
+    """Read a choice's `logprobs`.
+
+    They are one list for the whole answer, as most servers send it, or one each for reasoning and content.
+    """
     if not isinstance(logprobs, dict):
         return []
     direct = logprobs.get("token_ids")
@@ -108,7 +112,10 @@ def _bytes(entry: dict[str, Any]) -> bytes:
 
 
 def _from_bytes(pieces: Sequence[bytes], vocabulary: Vocabulary) -> Iterator[int | None]:
-    """Yield an id, or None, for each sampled token. A run of tokens without bytes is a part of the character that the next token completes."""
+    """Yield an id, or None, for each sampled token.
+
+    A run of tokens without bytes is a part of the character that the next token completes.
+    """
     silent = 0
     for piece in pieces:
         if not piece or (not piece.replace(_REPLACEMENT, b"") and vocabulary.find(piece) is None):

@@ -73,7 +73,10 @@ class Recount:
                 yield reading._replace(repairs=(*reading.repairs, "respaced_arguments"))
 
     def _plain_delta(self, answer: Answer, first: Reading, all_segmented: list[SegmentedIds]) -> int | None:
-        """Return billed minus rebuilt tokens when only the provider's way of counting can explain a difference of one, else None."""
+        """Return billed minus rebuilt tokens, when only the provider's way of counting explains a difference of one.
+
+        The result is None otherwise.
+        """
         if (
             self.bill.tokens is None
             or first.repairs
@@ -117,7 +120,10 @@ class Recount:
     def _mismatched(
         self, answer: Answer, reading: Reading, segmented: SegmentedIds, plain: int | None
     ) -> RebuiltAnswer:
-        """Return the answer when no reading meets the bill: with white space at the seams if exactly one way to put it back meets it."""
+        """Return the answer when no reading meets the bill.
+
+        White space is put back at the seams if exactly one way to do so meets the bill.
+        """
         fitting = self._seam_variants(reading, segmented, self.habits.may_strip, enough=2)
         if len(fitting) == 1:
             candidate, change = fitting[0]
@@ -150,7 +156,10 @@ class Recount:
         )
 
     def _same_count(self, options: list[Reading]) -> str | None:
-        """Describe a way to put white space back, at a seam that this provider strips, that meets the bill as well; None without one."""
+        """Describe a way to put white space back, at a seam that this provider strips, that meets the bill as well.
+
+        The result is None where no way does.
+        """
         changed = (variant for reading in options for variant in variants(reading.pieces, self.habits.strips, {}))
         return next(
             (

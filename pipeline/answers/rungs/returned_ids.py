@@ -37,7 +37,8 @@ def impossible(ids: Sequence[int], record: TargetRecord, tokenizer: Tokenizer) -
 def spans_of(ids: Sequence[int], record: TargetRecord, markers: Markers, thinking: Thinking) -> SegmentedIds:
     """Return an answer's ids with their spans: the special tokens alone say what each stretch of text is.
 
-    A marker out of place, such as a call's close where no call is open, has the kind `special` and changes nothing; servers skip it too.
+    A marker out of place, such as a call's close where no call is open, has the kind `special` and changes nothing;
+    servers skip it too.
     """
     named = set(record.special_tokens.values())
     state = _State(
@@ -89,7 +90,10 @@ class _State:
         return role
 
     def _whole_call(self, ids: Sequence[int], position: int) -> bool:
-        """Return whether the markers of a whole call follow: then it counts as a call even without its section's opening marker."""
+        """Return whether the markers of a whole call follow.
+
+        They count as a call even without the opening marker of the section.
+        """
         following = [role for token in ids[position + 1 :] if (role := self._roles.get(token)) is not None]
         return following[: 2 if self._has_args else 1] == (
             ["call_args", "call_close"] if self._has_args else ["call_close"]
@@ -101,7 +105,8 @@ def agrees(
 ) -> bool:
     """Return whether ids say what the text says.
 
-    Differences that servers are known to make are allowed: white space cut at the seams, special tokens left out, calls written anew.
+    Differences that servers are known to make are allowed: white space cut at the seams, special tokens left out, calls
+    written anew.
     """
     if not answer.has_text:
         return True

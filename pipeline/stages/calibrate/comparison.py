@@ -32,11 +32,17 @@ class IdComparison:
         return "segmentation" if self._tokenizer.spelling(rebuilt) == self._tokenizer.spelling(truth) else "text"
 
     def thinking(self, prompt_ids: list[int]) -> Thinking:
-        """Return the state in which a prompt leaves the model; without ids, in which the chat format's usual prompt does."""
+        """Return the state in which a prompt leaves the model.
+
+        Without ids it is the state after the usual prompt of the chat format.
+        """
         return thinking_after(prompt_ids, self._record) if prompt_ids else self._thinking
 
     def canonical(self, truth: Sequence[int], thinking: Thinking) -> bool:
-        """Return whether the model cut each span of its text as the tokenizer does: only then can encoding the text again be exact."""
+        """Return whether the model cut each span of its text as the tokenizer does.
+
+        Only then can encoding the text again be exact.
+        """
         for _, start, end in spans_of(truth, self._record, self._markers, thinking).spans:
             ids = list(truth[start:end])
             if end - start == 1 and ids[0] in self._tokenizer.special_texts:

@@ -1,4 +1,4 @@
-"""Simulated bodies: an answer as each known kind of provider would have sent it, made from the ids that an engine emitted."""
+"""Bodies as each known kind of provider would have sent them, made from the ids that an engine emitted."""
 
 import json
 import re
@@ -112,7 +112,7 @@ class ProviderSimulator:
         return self._with_entries(ids, thinking, [self._tokenizer.spelled(token) for token in ids])
 
     def _logprobs_text(self, ids: list[int], thinking: Thinking) -> Body:
-        """Show nothing for a token that ends inside a character, and the whole character for the token that completes it."""
+        """Show nothing for a token that ends inside a character; its last token shows the whole character."""
         shown: list[bytes] = []
         held = b""
         for token in ids:
@@ -140,7 +140,10 @@ class ProviderSimulator:
         return self._edited(ids, thinking, {"reasoning": str.strip, "content": str.strip})
 
     def _trimmed_whole(self, ids: list[int], thinking: Thinking) -> Body:
-        """As old SGLang: it trims the whole text before it splits the reasoning off, so it keeps white space before the close of the reasoning."""
+        """Trim the whole text before the reasoning is split off, as old SGLang does.
+
+        White space before the close of the reasoning is kept.
+        """
         return self._edited(ids, thinking, {"reasoning": str.lstrip, "content": str.strip})
 
     def _edited(self, ids: list[int], thinking: Thinking, edits: dict[str, Callable[[str], str]]) -> Body:

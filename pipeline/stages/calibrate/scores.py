@@ -1,4 +1,4 @@
-"""How often rebuilt ids were the true ones: a rate with its interval for each group of rows.
+"""Exact rates of rebuilt ids, with their intervals, for each group of rows.
 
 This module loads little, so that a build without true ids has next to nothing to load.
 """
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Match = Literal["exact", "segmentation", "text", "none"]
-"""How rebuilt ids relate to the true ones.
+"""The relation of rebuilt ids to the true ones.
 
 - exact: every id is equal
 - segmentation: the special tokens and the bytes between them are equal

@@ -37,7 +37,8 @@ def run(config: Config, *, responses: Path, tokens: Path, record: Path, report: 
 def _scored(truths: Iterator[dict[str, list[int]]], tokens: Path, record: Path) -> Scores:
     """Score each row whose true ids are known.
 
-    The imports are here because most builds do not need them: answers of real servers hold no true ids, so nothing is compared.
+    The imports are here because most builds do not need them: answers of real servers hold no true ids, so nothing is
+    compared.
     """
     from pipeline.core.tables import read_rows
     from pipeline.formats.schema.tokens import SCHEMA

@@ -4,7 +4,7 @@ from typing import Any
 
 
 def table(report: dict[str, Any], title: str) -> str:
-    """Return a table with one line for each group: rows, exact ones, kinds of differences, the exact rate and its interval."""
+    """Return a table of rows, exact rows, differences and the exact rate with its interval; a line for each group."""
     if not report.get("rows"):
         return f"{title}: no rows with true ids"
     lines = [
@@ -32,7 +32,7 @@ def _line(name: str, entry: dict[str, Any]) -> str:
 
 
 def simulated_table(simulated: dict[str, dict[str, Any]]) -> str:
-    """Return a table with one line for each simulated habit: rows, accepted ones, wrong ones among them, the exact rate of all."""
+    """Return a table of rows, accepted rows, wrong ones among them and the exact rate; a line for each habit."""
     lines = [f"  {'':<32}{'rows':>7}{'accepted':>10}{'of these wrong':>16}   exact among all, 95 % interval"]
     for name, entry in simulated.items():
         accepted = entry["by_status"].get("accept", {"rows": 0, "exact": 0})

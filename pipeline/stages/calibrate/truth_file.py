@@ -44,11 +44,10 @@ class TruthFile:
         self._maker = RowMaker(record, tokenizer, send_tools=True)
 
     def report(self) -> dict[str, Any]:
-        """Rebuild the answers as received, and as each simulated provider would have sent them; return the scores of both.
+        """Return the scores of the answers as received, and as each simulated provider would have sent them.
 
         Raises:
             InputError: the file is missing, holds no true ids, or has an id that the target does not have.
-
         """
         lines = sum(1 for _ in read_lines(self._path))
         with_truth = sum(1 for _ in self._answers())

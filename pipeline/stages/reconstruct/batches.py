@@ -118,11 +118,12 @@ def _naming(providers: Sequence[str]) -> re.Pattern[bytes] | None:
 
 
 def batches(lines: Iterator[PromptResponse], plan: Plan, tally: Tally, workers: int) -> Iterator[pa.RecordBatch]:
-    """Second pass: make the rows of each group of lines, in `workers` processes or, for 1, in this one; add them to `tally`.
+    """Second pass: make the rows of each group of lines, and count them in `tally`.
+
+    `workers` processes do the work; for 1 it is done in this one.
 
     Raises:
         AerieError: a process died.
-
     """
     pieces = _pieces(lines)
     parts: list[pa.RecordBatch] = []

@@ -22,7 +22,10 @@ def file_to_job(line: PromptResponse) -> Job:
 
 
 class BuildLines:
-    """The lines of a dataset: one pair for each prompt, in order, then the responses without a prompt. They can be read several times."""
+    """The lines of a dataset: one pair for each prompt, in order, then the responses without a prompt.
+
+    They can be read several times.
+    """
 
     def __init__(self, prompts: Path, responses: Path) -> None:
         self._prompts, self._responses = prompts, responses

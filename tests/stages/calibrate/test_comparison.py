@@ -1,4 +1,4 @@
-"""Verdicts and intervals of a calibration."""
+"""Matches and intervals of a calibration."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The work of the stage, shared between threads or processes: the same bytes whoever does it, and one message when a process dies."""
+"""The work of the stage in one or several processes: the same bytes, and one message when a process dies."""
 
 import json
 import os
