@@ -48,7 +48,7 @@ class SegmentedIds:
 
     @property
     def ended(self) -> bool:
-        """Whether the last id is the end token."""
+        """True when the last id is the end token."""
         return bool(self.spans) and self.spans[-1].kind == "end"
 
     def tolist(self) -> list[int]:

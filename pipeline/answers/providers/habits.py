@@ -67,27 +67,27 @@ class Habits:
     """The things that one provider does to every answer."""
 
     bills_end: bool = True
-    """Whether the end token is part of the billed count."""
+    """True when the end token is part of the billed count."""
     may_strip: Spaces = field(default_factory=lambda: dict.fromkeys(SEAMS, WHITE_SPACE))
     """Seams where this provider was never seen to show white space."""
     strips: Spaces = field(default_factory=dict)
     """Of these, the seams where the model does put white space, by other providers' rows or by ids."""
     verified: bool = False
-    """Whether `may_strip` is what rows with known ids lost at this very provider."""
+    """True when `may_strip` is what rows with known ids lost at this very provider."""
     respaces: bool = False
-    """Whether it spaces the arguments of tool calls anew."""
+    """True when it spaces the arguments of tool calls anew."""
     shows_lines: tuple[str, ...] = ()
     """Seams where it shows line breaks at the very edge, as templates write them, and so does not strip them."""
     end_unclear: bool = False
-    """Whether its rows leave open if it bills the end token."""
+    """True when its rows leave open if it bills the end token."""
     unclosed: bool = False
-    """Whether too many of its answers with calls are one token short for slips of the model to explain them."""
+    """True when too many of its answers with calls are one token short for slips of the model to explain them."""
     unreliable: bool = False
-    """Whether its bills count something other than what the model emitted."""
+    """True when its bills count something other than what the model emitted."""
     rewrites: bool = False
-    """Whether it writes tool calls' arguments anew in a way that their spacing does not explain."""
+    """True when it writes tool calls' arguments anew in a way that their spacing does not explain."""
     sorts_keys: bool = False
-    """Whether it writes the keys of tool calls' arguments in alphabetical order."""
+    """True when it writes the keys of tool calls' arguments in alphabetical order."""
 
 
 UNKNOWN = Habits()

@@ -43,7 +43,7 @@ class Section(NamedTuple):
     open_in: str | None
     """Role of the last marker when the section was cut inside a call; None when every call is closed."""
     closed: bool
-    """Whether the closing marker of the section is there, or the format has none."""
+    """True when the closing marker of the section is there, or the format has none."""
 
     def wrapped(self, markers: "Markers") -> tuple[Piece, ...] | None:
         """Return the pieces between the section's own markers, where a server may have dropped one or both.

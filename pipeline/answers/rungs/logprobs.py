@@ -51,7 +51,7 @@ class SampledIds(NamedTuple):
     ids: list[int | None]
     """One for each sampled token; None where its bytes leave a choice."""
     explicit: bool
-    """Whether the server named the ids themselves."""
+    """True when the server named the ids themselves."""
 
     def certain(self) -> list[int] | None:
         """Return the ids when each is certain, else None."""

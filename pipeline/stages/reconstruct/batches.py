@@ -55,7 +55,7 @@ class Piece(NamedTuple):
 
     lines: list[PromptResponse]
     ends_group: bool
-    """Whether these are the last lines of their row group."""
+    """True when these are the last lines of their row group."""
 
 
 class PieceRows(NamedTuple):

@@ -1,4 +1,4 @@
-"""Rows to Arrow, without a Python object for each id."""
+"""Arrow columns from rows, without a Python object for each id."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
@@ -11,12 +11,8 @@ from pipeline.formats.schema.tokens import SCHEMA
 
 
 def record_batch(rows: Sequence[PackedRow]) -> pa.RecordBatch:
-    """Rows in the columns of SCHEMA, in order."""
-    fields = (
-        dict(zip(PackedRow._fields, zip(*rows, strict=True), strict=True))
-        if rows
-        else dict.fromkeys(PackedRow._fields, ())
-    )
+    """Put rows into the columns of SCHEMA, in order; there is at least one row."""
+    fields = dict(zip(PackedRow._fields, zip(*rows, strict=True), strict=True))
     lists = {
         "prompt_ids": _ids(fields["prompt"]),
         "completion_ids": _ids(fields["completion"]),
@@ -30,23 +26,22 @@ def record_batch(rows: Sequence[PackedRow]) -> pa.RecordBatch:
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Batches in the columns of SCHEMA as one."""
+    """Join batches in the columns of SCHEMA."""
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _lists(lengths: Iterable[int], values: pa.Array, name: str) -> pa.ListArray:
-    """Values as lists of these lengths, in the type of a column."""
+    """Make a list column from its values and the lengths of its lists."""
     return pa.ListArray.from_arrays(
         pa.array(list(accumulate(lengths, initial=0)), pa.int32()), values, type=SCHEMA.field(name).type
     )
 
 
 def _ids(buffers: Sequence[bytes]) -> pa.ListArray:
-    """Buffers of little-endian uint32 as a list<int32> column; ids are below 2**31."""
+    """Make a list<int32> column from buffers of little-endian uint32; ids are below 2**31."""
     whole = b"".join(buffers)
-    values = pa.Array.from_buffers(
-        pa.int32(), len(whole) // ID_BYTES, [None, pa.py_buffer(whole)]
-    )  # by way of numpy, pyarrow would import numpy.ma
+    # From a numpy array instead of a buffer, pyarrow would import numpy.ma.
+    values = pa.Array.from_buffers(pa.int32(), len(whole) // ID_BYTES, [None, pa.py_buffer(whole)])
     return _lists((len(buffer) // ID_BYTES for buffer in buffers), values, "completion_ids")
 
 

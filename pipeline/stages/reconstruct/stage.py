@@ -1,4 +1,4 @@
-"""`reconstruct`: responses to exact token ids, with the evidence for each row."""
+"""`reconstruct`: turn responses into exact token ids, with the evidence for each row."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,17 +19,17 @@ from pipeline.stages.reconstruct.summary import Tally
 
 
 class Config(Section):
-    """Keys of build/config.json that the stage is given."""
+    """The keys of build/config.json that the stage reads."""
 
     send_tools: bool
-    """Whether the prompt held the tools."""
+    """True when the prompt held the tools."""
 
 
 def run(config: Config, *, prompts: Path, responses: Path, record: Path, tokens: Path, summary: Path) -> None:
-    """Rebuild every response of a dataset; one row a prompt, in prompt order.
+    """Rebuild each response of a dataset; rows come in prompt order, at least one for each prompt.
 
     Raises:
-        AerieError: a file is missing, or the tokenizer is not the recorded one.
+        AerieError: a file is missing, the tokenizer is not the recorded one, or a worker process died.
 
     """
     target = read_model(record, TargetRecord)
