@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from pipeline.answers.assemble import Encoder, assemble
 from pipeline.answers.readings.markers import Markers, Piece
 from pipeline.answers.rungs.logprobs import Vocabulary
+from pipeline.answers.segmented_ids import Encoder, assemble
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.loading import Tokenizer
 

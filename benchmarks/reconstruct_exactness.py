@@ -13,15 +13,15 @@ from typing import Any
 
 from benchmarks.answers_corpus import made
 from benchmarks.results import save
-from pipeline.answers.assemble import unpack
 from pipeline.answers.lines import Job
-from pipeline.answers.providers.habits import Seen, learn
+from pipeline.answers.providers.habits import HabitCounts, learn
 from pipeline.answers.rows import RowMaker
+from pipeline.answers.segmented_ids import unpack
 from pipeline.model.tokenizer.loading import Tokenizer
 from pipeline.project.targets import open_target
-from pipeline.stages.calibrate.compare import Judge
+from pipeline.stages.calibrate.comparison import IdComparison
+from pipeline.stages.calibrate.provider_simulator import ProviderSimulator
 from pipeline.stages.calibrate.scores import wilson
-from pipeline.stages.calibrate.simulate import Simulator
 
 
 def main() -> None:
@@ -32,17 +32,17 @@ def main() -> None:
     arguments = parser.parse_args()
     record, tokenizer = open_target("kimi_k25")
     answers = list(made(record, tokenizer, arguments.answers, arguments.seed))
-    simulator, maker, judge = (
-        Simulator(record, tokenizer),
+    simulator, maker, comparison = (
+        ProviderSimulator(record, tokenizer),
         RowMaker(record, tokenizer, send_tools=True),
-        Judge(record, tokenizer),
+        IdComparison(record, tokenizer),
     )
     jobs = [
         (name, answer, Job(f"{name}-{n}", {"provider": name, **make(answer.ids, "open")}))
         for name, make in simulator.habits.items()
         for n, answer in enumerate(answers)
     ]
-    seen: dict[str | None, Seen] = {}
+    seen: dict[str | None, HabitCounts] = {}
     for _, _, job in jobs:
         maker.observe(job, seen, 256)
     habits = learn(seen)
@@ -52,14 +52,14 @@ def main() -> None:
     for name, answer, job in jobs:
         row = maker.rows([job], habits)[0]
         ids = unpack(row.completion)
-        canonical = judge.canonical(answer.ids, "open")
+        canonical = comparison.canonical(answer.ids, "open")
         right = ids == answer.ids
         kind = "canonical" if canonical else "sampled"
         counts[name, kind, row.evidence or "none", row.status, "right" if right else "wrong"] += 1
         counts["naive", kind, "right" if naive(job, tokenizer, marker) == answer.ids else "wrong"] += 1
         if not right and row.evidence in ("ids", "logprobs", "count") and (canonical or row.status == "accept"):
             shown.append(
-                f"{job.id} {row.evidence} {row.status} {row.reason} {row.notes} {judge.first_difference(ids, answer.ids)}"
+                f"{job.id} {row.evidence} {row.status} {row.reason} {row.notes} {comparison.first_difference(ids, answer.ids)}"
             )
     document = {"answers": len(jobs), "habits": len(simulator.habits), **table(counts, list(simulator.habits))}
     save("reconstruct_exactness", document)

@@ -52,12 +52,12 @@ def texts(rows: int, seed: int = 0) -> Iterator[tuple[str, str]]:
     for number in range(rows):
         start, cut = rng.randrange(len(joined) - size), rng.randrange(size // 4, size)
         part = joined[start : start + size]
-        yield f"Row {number}. {part[:cut]}", part[cut:]
+        yield f"PackedRow {number}. {part[:cut]}", part[cut:]
 
 
 def write_rows(path: Path, rows: int) -> int:
     """Write the bodies with the right bill; return the bytes of their texts."""
-    from pipeline.answers.assemble import WIDTH
+    from pipeline.answers.segmented_ids import ID_BYTES
     from pipeline.project.targets import open_target
 
     _, tokenizer = open_target("kimi_k25")
@@ -65,7 +65,7 @@ def write_rows(path: Path, rows: int) -> int:
     with open(path, "w", encoding="utf-8") as file:
         for number, (reasoning, content) in enumerate(texts(rows)):
             total += len(reasoning.encode()) + len(content.encode())
-            billed = (len(tokenizer.encode_flat(reasoning)) + len(tokenizer.encode_flat(content))) // WIDTH + 2
+            billed = (len(tokenizer.encode_flat(reasoning)) + len(tokenizer.encode_flat(content))) // ID_BYTES + 2
             message = {"role": "assistant", "content": content, "reasoning": reasoning, "refusal": None}
             choice = {
                 "index": 0,

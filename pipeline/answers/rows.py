@@ -1,18 +1,19 @@
-"""A job to the rows of tokens.parquet that it makes: one for each choice, and always at least one."""
+"""Rows of tokens.parquet from jobs: one for each choice of an answer, and at least one for each job."""
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
-from pipeline.answers.assemble import Ahead, Span, pack
 from pipeline.answers.ladder import Rebuilder
 from pipeline.answers.lines import Job
-from pipeline.answers.outcome import Outcome
-from pipeline.answers.providers.habits import UNKNOWN, Habits, Seen, take_in
+from pipeline.answers.providers.habits import UNKNOWN, HabitCounts, Habits, add_counts
 from pipeline.answers.providers.observation import Observer
 from pipeline.answers.readings.call_names import with_names
-from pipeline.answers.readings.candidates import Prompted
+from pipeline.answers.readings.candidates import PromptState
 from pipeline.answers.readings.chat_formats import Thinking, thinking_after
+from pipeline.answers.rebuilt_answer import RebuiltAnswer
 from pipeline.answers.rungs.returned_ids import as_ids, impossible
+from pipeline.answers.segmented_ids import EncodedTexts, Span, pack
 from pipeline.core.errors import InputError
 from pipeline.formats.completion.answer import Answer, Bill, Finish, Reply
 from pipeline.formats.completion.parser import parse_body
@@ -22,7 +23,7 @@ from pipeline.model.rendering import PromptRenderer
 from pipeline.model.tokenizer.loading import Tokenizer
 
 
-class Row(NamedTuple):
+class PackedRow(NamedTuple):
     """`schema.tokens.TokenRow` with its ids as little-endian uint32 bytes."""
 
     id: str
@@ -39,100 +40,66 @@ class Row(NamedTuple):
     reason: str | None
 
 
-class Asked(NamedTuple):
-    """What the model read, as far as it is known."""
+class JobPrompt(NamedTuple):
+    """The prompt of a job, as far as it is known."""
 
     ids: bytes = b""
+    """Packed ids; empty when they are not known."""
     thinking: Thinking | None = None
+    """State in which the prompt leaves the model; None when the prompt is not known."""
     calls_before: int | None = None
+    """Tool calls of the conversation so far; None when they are not known."""
     rejects: tuple[str, ...] = ()
+    """Codes of why the row is rejected."""
     notes: tuple[str, ...] = ()
+
+
+class _ParsedJob(NamedTuple):
+    """A job with its parsed body."""
+
+    job: Job
+    reply: Reply
+    encoded: list[EncodedTexts]
+    """For each answer of the reply."""
 
 
 class RowMaker:
     """Turns jobs into rows, for one target."""
 
     def __init__(self, record: TargetRecord, tokenizer: Tokenizer, *, send_tools: bool) -> None:
-        self.rebuilder = Rebuilder(record, tokenizer)
+        """Take a target; `send_tools` says whether its prompts hold the tools."""
+        self._rebuilder = Rebuilder(record, tokenizer)
         self._record = record
-        self.tokenizer = tokenizer
+        self._tokenizer = tokenizer
         self._send_tools = send_tools
         self._renderer: PromptRenderer | None = None
 
-    def rows(self, jobs: Iterable[Job], habits: Mapping[str | None, Habits]) -> list[Row]:
-        """Rows of some jobs, in order."""
-        return [row for rows in self.rows_by_job(jobs, habits) for row in rows]
-
-    def rows_by_job(self, jobs: Iterable[Job], habits: Mapping[str | None, Habits]) -> list[list[Row]]:
-        """Rows of each job, at least one; they are the same whatever other jobs stand beside it."""
-        replies = [(job, self._reply(job)) for job in jobs]
-        ahead = self.rebuilder.ahead(answer for _, reply in replies for answer in reply.answers)
-        return [self._rows(job, reply, habits, ahead) for job, reply in replies]
-
-    def _rows(self, job: Job, reply: Reply, habits: Mapping[str | None, Habits], ahead: Ahead) -> list[Row]:
-        """Rows of one job, in the order of its choices; the first has the job's id, the others `<id>#<n>`."""
-        asked = self._asked(job)
-        rejects = (*job.rejects, *reply.rejects, *asked.rejects)
-        if rejects or not reply.answers:
-            outcome = Outcome(
-                None,
-                notes=(*job.notes, *asked.notes, *reply.notes, *reply.bill.notes),
-                reasons=tuple(dict.fromkeys(rejects)),
-            )
-            return [_row(job, job.id, asked, reply, None, outcome, reply.bill.tokens)]
-        own = habits.get(reply.provider, UNKNOWN)
-        outcomes = self._outcomes(reply, own, asked, ahead)
-        return [
-            _row(
-                job,
-                job.id if n == 0 else f"{job.id}#{n}",
-                asked,
-                reply,
-                answer,
-                self._named(outcome),
-                billed,
-                (*job.notes, *asked.notes),
-            )
-            for n, (answer, (outcome, billed)) in enumerate(zip(reply.answers, outcomes, strict=True))
-        ]
-
-    def _named(self, outcome: Outcome) -> Outcome:
-        """An outcome with spans for the names of its calls."""
-        name = self.rebuilder.context.format.name
-        if outcome.built is None or name is None:
-            return outcome
-        return outcome._replace(built=with_names(outcome.built, name, self.tokenizer))
+    def rows(self, jobs: Iterable[Job], habits: Mapping[str | None, Habits]) -> list[PackedRow]:
+        """Return the rows of jobs, in order; a job's rows do not depend on the jobs beside it."""
+        parsed_jobs = self._parsed([(job, self._reply(job)) for job in jobs])
+        return [row for parsed in parsed_jobs for row in self._rows(parsed, habits)]
 
     def thinking(self, job: Job) -> Thinking | None:
-        """State in which the job's prompt leaves the model; None when the prompt is not known."""
-        return self._asked(job).thinking
+        """Return the state in which the job's prompt leaves the model; None when the prompt is not known."""
+        return self._prompt(job).thinking
 
-    def shown(self, jobs: Iterable[Job], enough: Container[str | None] = ()) -> list[dict[str | None, Seen] | None]:
-        """What each job shows of its provider's habits; None where that provider is one of whom enough is known."""
-        replies = [(job, Reply() if job.rejects else self._reply(job)) for job in jobs]
-        needed = [bool(job.rejects) or reply.provider not in enough for job, reply in replies]
-        ahead = self.rebuilder.ahead(
-            answer for (_, reply), wanted in zip(replies, needed, strict=True) if wanted for answer in reply.answers
-        )
-        return [
-            self._shown(job, reply, ahead) if wanted else None
-            for (job, reply), wanted in zip(replies, needed, strict=True)
-        ]
+    def habit_counts(
+        self, jobs: Iterable[Job], enough: Container[str | None] = ()
+    ) -> Iterator[tuple[str | None, HabitCounts]]:
+        """Yield what each usable job shows of its provider's habits; jobs of the providers in `enough` are left out."""
+        replies = [(job, self._reply(job)) for job in jobs if not job.rejects]
+        for parsed in self._parsed([(job, reply) for job, reply in replies if reply.provider not in enough]):
+            yield parsed.reply.provider, self._counts(parsed)
 
-    def observe(self, job: Job, seen: dict[str | None, Seen], limit: int) -> None:
-        """Take a job into what is known of its provider's habits, up to so many rows of each provider."""
-        enough = [name for name, counts in seen.items() if counts.rows >= limit]
-        for shown in self.shown([job], enough):
-            take_in(seen, shown or {}, limit)
+    def observe(self, job: Job, counts: dict[str | None, HabitCounts], limit: int) -> None:
+        """Add what a job shows to the counts of its provider, unless those have `limit` rows already."""
+        enough = [provider for provider, own in counts.items() if own.rows >= limit]
+        for provider, shown in self.habit_counts([job], enough):
+            add_counts(counts, provider, shown, limit)
 
-    def _shown(self, job: Job, reply: Reply, ahead: Ahead) -> dict[str | None, Seen]:
-        if job.rejects:
-            return {}
-        counts, observer = Seen(), Observer(self.rebuilder, self._prompted(self._asked(job)), job.tools, ahead)
-        for answer in reply.answers:
-            if not answer.rejects:
-                counts.take(observer.seen(answer, reply.bill if len(reply.answers) == 1 else Bill()))
-        return {reply.provider: counts}
+    def _parsed(self, replies: Sequence[tuple[Job, Reply]]) -> list[_ParsedJob]:
+        encoded = iter(self._rebuilder.encode_texts(answer for _, reply in replies for answer in reply.answers))
+        return [_ParsedJob(job, reply, list(islice(encoded, len(reply.answers)))) for job, reply in replies]
 
     def _reply(self, job: Job) -> Reply:
         if job.rejects:
@@ -145,109 +112,159 @@ class RowMaker:
         reply = parse_body(job.body)
         if job.output_ids is not None and reply.answers:
             first = reply.answers[0]
-            return reply._replace(
-                answers=(first._replace(given=(("output_ids", job.output_ids), *first.given)), *reply.answers[1:])
-            )
+            first = first._replace(given=(("output_ids", job.output_ids), *first.given))
+            return reply._replace(answers=(first, *reply.answers[1:]))
         return reply
 
-    def _prompted(self, asked: Asked) -> Prompted:
-        return Prompted(asked.thinking or self.rebuilder.context.format.thinking, asked.calls_before)
+    def _rows(self, parsed: _ParsedJob, habits: Mapping[str | None, Habits]) -> Iterator[PackedRow]:
+        """Yield the rows of one job, in the order of its choices; the first has the job's id, the others `<id>#<n>`."""
+        job, reply, _ = parsed
+        prompt = self._prompt(job)
+        rejects = (*job.rejects, *reply.rejects, *prompt.rejects)
+        if rejects or not reply.answers:
+            rejected = RebuiltAnswer(
+                None, notes=(*reply.notes, *reply.bill.notes), reasons=tuple(dict.fromkeys(rejects))
+            )
+            yield _row(_RowSource(job, prompt, reply.provider), rejected, reply.bill.tokens)
+            return
+        own_habits = habits.get(reply.provider, UNKNOWN)
+        for number, (rebuilt, billed) in enumerate(self._rebuilt_answers(parsed, own_habits, prompt)):
+            finish_reason = reply.answers[number].finish_reason
+            source = _RowSource(job, prompt, reply.provider, number, finish_reason)
+            yield _row(source, self._with_call_names(rebuilt), billed)
 
-    def _outcomes(self, reply: Reply, habits: Habits, asked: Asked, ahead: Ahead) -> list[tuple[Outcome, int | None]]:
-        """Outcome of each choice and what was billed for it; several choices share one bill, which their sum must meet."""
-        alone = len(reply.answers) == 1
-        bill = reply.bill if alone else Bill(None, reply.bill.notes)
-        prompted = self._prompted(asked)
-        outcomes = [self.rebuilder.rebuild(answer, bill, habits, prompted, ahead) for answer in reply.answers]
-        if alone or reply.bill.tokens is None:
-            return [(outcome, bill.tokens) for outcome in outcomes]
-        if any(outcome.built is None for outcome in outcomes):
-            return [(outcome, None) for outcome in outcomes]
-        shares = [outcome.built.billed(bills_end=habits.bills_end) for outcome in outcomes if outcome.built is not None]
-        delta = reply.bill.tokens - sum(shares)
-        note = f"billed_together {reply.bill.tokens} for {len(outcomes)} choices"
-        if delta == 0:  # each as if its share had been billed alone: so what a count leaves open is seen here too
-            outcomes = [
-                self.rebuilder.rebuild(answer, Bill(share, bill.notes), habits, prompted, ahead)
-                for answer, share in zip(reply.answers, shares, strict=True)
+    def _with_call_names(self, rebuilt: RebuiltAnswer) -> RebuiltAnswer:
+        """Add spans for the names of the calls."""
+        name = self._rebuilder.context.format.name
+        if rebuilt.segmented is None or name is None:
+            return rebuilt
+        return rebuilt._replace(segmented=with_names(rebuilt.segmented, name, self._tokenizer))
+
+    def _counts(self, parsed: _ParsedJob) -> HabitCounts:
+        job, reply, _ = parsed
+        counts = HabitCounts()
+        observer = Observer(self._rebuilder, self._prompt_state(self._prompt(job)), job.tools)
+        bill = reply.bill if len(reply.answers) == 1 else Bill()
+        for answer, encoded in zip(reply.answers, parsed.encoded, strict=True):
+            if not answer.rejects:
+                counts.add(observer.count(answer, bill, encoded))
+        return counts
+
+    def _prompt_state(self, prompt: JobPrompt) -> PromptState:
+        return PromptState(prompt.thinking or self._rebuilder.context.format.thinking, prompt.calls_before)
+
+    def _rebuilt_answers(
+        self, parsed: _ParsedJob, habits: Habits, prompt: JobPrompt
+    ) -> list[tuple[RebuiltAnswer, int | None]]:
+        """Rebuild each choice; return it with the tokens billed for it.
+
+        Several choices share one bill, which their sum must meet.
+        """
+        reply = parsed.reply
+        prompt_state = self._prompt_state(prompt)
+
+        def rebuilt_with(bills: Iterable[Bill]) -> list[RebuiltAnswer]:
+            return [
+                self._rebuilder.rebuild(answer, bill, habits, prompt_state, encoded)
+                for answer, bill, encoded in zip(reply.answers, bills, parsed.encoded, strict=True)
             ]
-            return [(_shared(outcome, note), share) for outcome, share in zip(outcomes, shares, strict=True)]
-        return [(_unsettled(outcome, note, delta), None) for outcome in outcomes]
 
-    def _asked(self, job: Job) -> Asked:
-        """The prompt's ids: those that the engine reports, else the conversation rendered."""
-        engine = _engine_prompt(job.body)
+        if len(reply.answers) == 1:
+            return [(rebuilt_with([reply.bill])[0], reply.bill.tokens)]
+        answers = rebuilt_with([Bill(None, reply.bill.notes)] * len(reply.answers))
+        segmented = [answer.segmented for answer in answers if answer.segmented is not None]
+        if reply.bill.tokens is None or len(segmented) < len(answers):
+            return [(answer, None) for answer in answers]
+        shares = [ids.billed(bills_end=habits.bills_end) for ids in segmented]
+        delta = reply.bill.tokens - sum(shares)
+        note = f"billed_together {reply.bill.tokens} for {len(answers)} choices"
+        if delta:
+            return [(_with_unmet_bill(answer, note, delta), None) for answer in answers]
+        # Rebuild each as if its share had been billed alone: then doubts that a count leaves open are flagged here too.
+        answers = rebuilt_with([Bill(share, reply.bill.notes) for share in shares])
+        return [(_with_met_bill(answer, note), share) for answer, share in zip(answers, shares, strict=True)]
+
+    def _prompt(self, job: Job) -> JobPrompt:
+        """Return the job's prompt: its ids as the engine reports them, else the conversation rendered."""
+        engine_ids = _engine_prompt_ids(job.body)
         notes: tuple[str, ...] = ()
-        if engine is not None and impossible(engine, self._record, self.tokenizer):
-            engine, notes = None, ("engine_prompt_ids_impossible",)
+        if engine_ids is not None and impossible(engine_ids, self._record, self._tokenizer):
+            engine_ids, notes = None, ("engine_prompt_ids_impossible",)
         if job.messages is None:
-            if engine is None:
-                return Asked(notes=(*notes, "prompt_unknown"))
-            return Asked(pack(engine), thinking_after(engine, self._record), None, notes=("prompt_ids_from_engine",))
+            if engine_ids is None:
+                return JobPrompt(notes=(*notes, "prompt_unknown"))
+            thinking = thinking_after(engine_ids, self._record)
+            return JobPrompt(pack(engine_ids), thinking, None, notes=("prompt_ids_from_engine",))
         try:
             ids = self._render(job.messages, job.tools if self._send_tools else None)
         except InputError as error:
-            return Asked(rejects=("prompt_not_rendered",), notes=(*notes, f"prompt_not_rendered: {error}"))
-        if engine is not None and engine != ids:
-            ids, notes = engine, ("prompt_ids_differ_from_engine",)
-        return Asked(pack(ids), thinking_after(ids, self._record), _calls_in(job.messages), notes=notes)
+            return JobPrompt(rejects=("prompt_not_rendered",), notes=(*notes, f"prompt_not_rendered: {error}"))
+        if engine_ids is not None and engine_ids != ids:
+            ids, notes = engine_ids, ("prompt_ids_differ_from_engine",)
+        return JobPrompt(pack(ids), thinking_after(ids, self._record), _count_calls(job.messages), notes=notes)
 
     def _render(self, messages: Any, tools: Any) -> list[int]:
         if self._renderer is None:
-            self._renderer = PromptRenderer(self._record, self.tokenizer)
+            self._renderer = PromptRenderer(self._record, self._tokenizer)
         return self._renderer.render(messages, tools)
 
 
-def _shared(outcome: Outcome, note: str) -> Outcome:
-    """A choice of a reply whose shared bill is met: a sum proves a plain reading, not which of several is meant."""
-    outcome = outcome._replace(notes=(*outcome.notes, note))
-    if outcome.evidence != "count" or outcome.plain_delta is not None:
-        return outcome
-    return outcome._replace(evidence="text", reasons=tuple(dict.fromkeys((*outcome.reasons, "ambiguous_count"))))
+def _with_met_bill(answer: RebuiltAnswer, note: str) -> RebuiltAnswer:
+    """Return a choice of a reply whose shared bill is met.
+
+    A sum proves a plain reading, but not which of several readings is right.
+    """
+    answer = answer._replace(notes=(*answer.notes, note))
+    if answer.evidence != "count" or answer.plain_delta is not None:
+        return answer
+    return answer._replace(evidence="text", reasons=tuple(dict.fromkeys((*answer.reasons, "ambiguous_count"))))
 
 
-def _unsettled(outcome: Outcome, note: str, delta: int) -> Outcome:
-    """A choice of a reply whose shared bill is not met."""
-    reasons = tuple("count_mismatch" if code == "count_missing" else code for code in outcome.reasons)
-    return outcome._replace(delta=delta, notes=(*outcome.notes, note), reasons=reasons)
+def _with_unmet_bill(answer: RebuiltAnswer, note: str, delta: int) -> RebuiltAnswer:
+    """Return a choice of a reply whose shared bill is not met."""
+    reasons = tuple("count_mismatch" if code == "count_missing" else code for code in answer.reasons)
+    return answer._replace(delta=delta, notes=(*answer.notes, note), reasons=reasons)
 
 
-def _row(
-    job: Job,
-    name: str,
-    asked: Asked,
-    reply: Reply,
-    answer: Answer | None,
-    outcome: Outcome,
-    billed: int | None,
-    notes: tuple[str, ...] = (),
-) -> Row:
-    built = outcome.built
-    reasons = tuple(dict.fromkeys((*outcome.reasons, *(job.flags if built is not None else ()))))
-    status: Status = "reject" if built is None else "flag" if reasons else "accept"
-    return Row(
-        _clean(name),
-        asked.ids,
-        built.ids if built else b"",
-        built.spans if built else (),
-        outcome.evidence if built else None,
-        outcome.delta if built else None,
+class _RowSource(NamedTuple):
+    """The parts of a row that do not come from rebuilding."""
+
+    job: Job
+    prompt: JobPrompt
+    provider: str | None
+    number: int = 0
+    """Of the choice, from 0."""
+    finish_reason: str | None = None
+
+
+def _row(source: _RowSource, rebuilt: RebuiltAnswer, billed: int | None) -> PackedRow:
+    job, prompt, provider, number, finish_reason = source
+    segmented = rebuilt.segmented
+    reasons = tuple(dict.fromkeys((*rebuilt.reasons, *(job.flags if segmented is not None else ()))))
+    status: Status = "reject" if segmented is None else "flag" if reasons else "accept"
+    return PackedRow(
+        _clean(f"{job.id}#{number}" if number else job.id),
+        prompt.ids,
+        segmented.ids if segmented else b"",
+        segmented.spans if segmented else (),
+        rebuilt.evidence if segmented else None,
+        rebuilt.delta if segmented else None,
         billed,
-        answer.finish_reason if answer else None,
-        reply.provider,
-        tuple(map(_clean, (*notes, *outcome.notes))),
+        finish_reason,
+        provider,
+        tuple(map(_clean, (*job.notes, *prompt.notes, *rebuilt.notes))),
         status,
         ", ".join(map(_clean, reasons)) or None,
     )
 
 
 def _clean(text: str) -> str:
-    """Text that can be stored: lone surrogates are written out."""
+    """Return text that can be stored: lone surrogates become escapes."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-def _engine_prompt(body: Any) -> list[int] | None:
-    """Prompt ids that the engine reports, wherever it puts them."""
+def _engine_prompt_ids(body: Any) -> list[int] | None:
+    """Return the prompt ids that an engine reports in any of its fields, or None."""
     if not isinstance(body, dict):
         return None
     choices = body.get("choices")
@@ -262,7 +279,7 @@ def _engine_prompt(body: Any) -> list[int] | None:
     return next((ids for value in places if value is not None and (ids := as_ids(value)) is not None), None)
 
 
-def _calls_in(messages: list[Any]) -> int:
-    """Tool calls of the conversation so far: a call's index counts through all of it."""
-    listed = [message.get("tool_calls") for message in messages if isinstance(message, dict)]
-    return sum(len(calls) for calls in listed if isinstance(calls, list))
+def _count_calls(messages: list[Any]) -> int:
+    """Count the tool calls of the conversation so far: the index of a call counts through all of it."""
+    calls_by_message = [message.get("tool_calls") for message in messages if isinstance(message, dict)]
+    return sum(len(calls) for calls in calls_by_message if isinstance(calls, list))

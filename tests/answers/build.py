@@ -3,8 +3,8 @@
 from typing import Any
 
 from pipeline.answers.lines import Job
-from pipeline.answers.providers.habits import Habits, Seen, learn
-from pipeline.answers.rows import Row, RowMaker
+from pipeline.answers.providers.habits import HabitCounts, Habits, learn
+from pipeline.answers.rows import PackedRow, RowMaker
 
 CLOSE, END, TOOLS, TOOLS_END, CALL, ARGS, CALL_END = 163607, 163586, 163595, 163596, 163597, 163598, 163599
 
@@ -34,16 +34,16 @@ def call(name: str, arguments: Any, call_id: str | None) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def rows_of(maker: RowMaker, *bodies: Any) -> list[Row]:
+def rows_of(maker: RowMaker, *bodies: Any) -> list[PackedRow]:
     """Rows of a file that holds these bodies: habits learned first, as the stage does."""
     jobs = [Job(f"r{number}", value) for number, value in enumerate(bodies)]
-    seen: dict[str | None, Seen] = {}
+    seen: dict[str | None, HabitCounts] = {}
     for job in jobs:
         maker.observe(job, seen, 256)
     habits: dict[str | None, Habits] = learn(seen)
     return maker.rows(jobs, habits)
 
 
-def codes(row: Row) -> set[str]:
+def codes(row: PackedRow) -> set[str]:
     """Every code that a row carries, as reason or as note."""
     return {*(row.reason or "").split(", "), *(note.split()[0].rstrip(":") for note in row.notes if note)} - {""}

@@ -1,14 +1,14 @@
-"""Bills that are met and prove nothing: what else would cost as much, and providers whose bills say something else."""
+"""Bills that are met and prove nothing: other texts cost as much, or the provider counts something else."""
 
 import json
 from typing import Any
 
 import pytest
 
-from pipeline.answers.assemble import unpack
 from pipeline.answers.lines import Job
-from pipeline.answers.providers.habits import Seen, learn
-from pipeline.answers.rows import Row, RowMaker
+from pipeline.answers.providers.habits import HabitCounts, learn
+from pipeline.answers.rows import PackedRow, RowMaker
+from pipeline.answers.segmented_ids import unpack
 from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
 
@@ -24,7 +24,7 @@ def plain(
     shown: tuple[str, str] | None = None,
     finish: str = "stop",
 ) -> dict[str, Any]:
-    """A body whose bill is that of the true texts plus `off`; `shown` is what the server makes of them."""
+    """Return a body with the bill of the true texts plus `off`; `shown` holds the texts as the server changed them."""
     true = len(tokenizer.encode(reasoning)) + 1 + len(tokenizer.encode(content)) + (finish == "stop")
     return body(*(shown or (reasoning, content)), billed=true + off, finish=finish)
 
@@ -32,7 +32,7 @@ def plain(
 def called(
     tokenizer: Tokenizer, arguments: str, *, shown: str | None = None, name: str = "functions.find:0", **more: Any
 ) -> dict[str, Any]:
-    """A body with one call, billed as emitted; `shown` is what the server makes of its arguments."""
+    """Return a body with one call, billed as emitted; `shown` holds its arguments as the server changed them."""
     true = [
         *tokenizer.encode("Look."),
         CLOSE,
@@ -54,12 +54,12 @@ def called(
     )
 
 
-def verdict(row: Row) -> tuple[str | None, str, str | None]:
+def verdict(row: PackedRow) -> tuple[str | None, str, str | None]:
     return row.evidence, row.status, row.reason
 
 
-def asked(maker: RowMaker, calls_before: int, value: Any) -> Row:
-    """Row of a body whose conversation holds some calls already."""
+def asked(maker: RowMaker, calls_before: int, value: Any) -> PackedRow:
+    """Return the row of a body whose conversation holds some calls already."""
     earlier = [
         {"id": f"functions.find:{n}", "type": "function", "function": {"name": "find", "arguments": "{}"}}
         for n in range(calls_before)
@@ -174,25 +174,15 @@ def test_a_schema_in_order_or_one_call_out_of_it_is_no_habit(
 def test_a_tool_whose_parameters_are_listed_in_order_says_nothing_of_the_server(
     maker: RowMaker, tokenizer: Tokenizer
 ) -> None:
-    """As Go's own tools are."""
+    """Go lists the parameters of its own tools so."""
     bodies = [called(tokenizer, text) for text in SORTED]
     name = bodies[0]["choices"][0]["message"]["tool_calls"][0]["function"]["name"]
     for listed, expected in ((sorted(WORDS), False), (sorted(WORDS, reverse=True), True)):
         tools = [None, {"function": {"name": name, "parameters": {"properties": {key: {} for key in listed}}}}]
-        seen: dict[str | None, Seen] = {}
+        seen: dict[str | None, HabitCounts] = {}
         for number, value in enumerate(bodies):
             maker.observe(Job(f"r{number}", value, tools=tools), seen, 256)
         assert learn(seen)["P"].sorts_keys == expected
-
-
-def test_a_key_that_is_no_text_can_be_kept() -> None:
-    from pipeline.stages.reconstruct.kept import _packed, _unpacked
-
-    seen: dict[str | None, Seen] = {"P": Seen()}
-    seen["P"].sorted_keys[(ascii("\ud800"), ascii("b"))] += 1
-    seen["P"].plain_deltas[-2] += 3
-    assert _unpacked(_packed(seen)) == seen
-    assert learn(_unpacked(_packed(seen))) == learn(seen)
 
 
 def test_arguments_written_anew_are_not_believed_where_the_bill_fits_by_chance(
@@ -211,7 +201,7 @@ def test_bills_that_another_reading_explains_are_no_sign_of_arguments_written_an
 ) -> None:
     """The blanks that another spacing would leave out say nothing of rows whose bill is met."""
     texts = [json.dumps({word: n, "a": 1, "b": 2, "c": 3}) for n, word in enumerate(WORDS)]
-    seen: dict[str | None, Seen] = {}
+    seen: dict[str | None, HabitCounts] = {}
     user = {"role": "user", "content": "Hi"}
     earlier = [
         {"role": "assistant", "content": "", "tool_calls": [call("find", "{}", "functions.find:0")]},
@@ -293,7 +283,7 @@ def test_of_choices_that_share_a_bill_without_ends_a_cut_one_has_none_to_leave_o
 
 
 def test_white_space_beside_a_close_tag_in_the_content_was_not_stripped(maker: RowMaker, tokenizer: Tokenizer) -> None:
-    """One token above the text is another cut of it there, and no blank before the tag, where this provider shows them."""
+    """The one token above the text is another cut of it: this provider shows blanks before the tag."""
     others = [
         plain(tokenizer, f"It is {word}\n", "\nSay.\n", shown=("", f"It is {word}\n</think>\nSay.\n")) for word in WORDS
     ]

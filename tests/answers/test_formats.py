@@ -1,13 +1,13 @@
-"""Each chat format writes an answer as its template does: judged against renderers' own rendering of the finished conversation."""
+"""Each chat format writes an answer as its template does, as the `renderers` package renders the conversation."""
 
 from typing import Any
 
 import pytest
 
-from pipeline.answers.assemble import unpack
 from pipeline.answers.lines import Job
 from pipeline.answers.readings.chat_formats import CallIds
 from pipeline.answers.rows import RowMaker
+from pipeline.answers.segmented_ids import unpack
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
 from pipeline.model.tokenizer.loading import Tokenizer
@@ -39,7 +39,7 @@ class Target:
         self.maker = RowMaker(record, tokenizer, send_tools=True)
 
     def emitted(self, reasoning: str | None, content: str, calls: list[dict[str, Any]]) -> list[int]:
-        """What the template makes of the model's turn, up to its end token."""
+        """Return the model's turn as the template writes it, up to its end token."""
         turn: dict[str, Any] = {"role": "assistant", "content": content}
         if reasoning:
             turn["reasoning_content"] = reasoning
@@ -76,7 +76,7 @@ def test_an_answer_is_written_as_the_template_writes_it(
 
 
 def spans(target: Target, value: dict[str, Any]) -> list[tuple[str, str]]:
-    """Kind and text of what stands in the calls of an answer, markers left out."""
+    """Return the kind and text of each span in the calls of an answer, without the markers."""
     (row,) = target.maker.rows([Job("x", value, ASKED, TOOLS)], {})
     got = unpack(row.completion)
     assert [token for span in row.spans for token in got[span.start : span.end]] == got

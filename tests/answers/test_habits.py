@@ -1,4 +1,4 @@
-"""What is learned of a provider from its rows, and what is not claimed without grounds."""
+"""Habits that are learned from a provider's rows, and habits that too few rows do not prove."""
 
 import json
 from collections.abc import Callable
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pipeline.answers.assemble import unpack
-from pipeline.answers.providers.habits import Seen, bills_end
+from pipeline.answers.providers.habits import HabitCounts, bills_end
 from pipeline.answers.readings.tool_calls import respaced
 from pipeline.answers.rows import RowMaker
+from pipeline.answers.segmented_ids import unpack
 from pipeline.formats.completion.answer import Answer, Call
 from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
@@ -27,7 +27,7 @@ def answer(
     finish: str = "stop",
     shown: tuple[str, str] | None = None,
 ) -> dict[str, Any]:
-    """A body whose bill is that of the true texts, plus `off`; `shown` is what the server makes of them."""
+    """Return a body with the bill of the true texts plus `off`; `shown` holds the texts as the server changed them."""
     true = len(tokenizer.encode(reasoning)) + 1 + len(tokenizer.encode(content)) + (finish == "stop")
     return {**body(*(shown or (reasoning, content)), billed=true + off, finish=finish), "provider": provider}
 
@@ -54,7 +54,7 @@ def test_one_short_row_among_exact_ones_is_no_habit(maker: RowMaker, tokenizer: 
 
 
 def test_a_provider_that_is_short_on_cut_answers_too_does_not_merely_leave_out_the_end() -> None:
-    seen = Seen()
+    seen = HabitCounts()
     seen.stop_deltas.update({-1: 10})
     assert not bills_end(seen)
     seen.length_deltas.update({-1: 4})
@@ -73,7 +73,10 @@ def test_habits_are_learned_for_each_provider_alone(maker: RowMaker, tokenizer: 
 def test_a_provider_that_strips_is_not_believed_where_white_space_costs_nothing(
     maker: RowMaker, tokenizer: Tokenizer
 ) -> None:
-    """`.` and `.\\n` are one token each, so the count cannot see what was stripped; other providers' rows show that the model writes it."""
+    """`.` and `.\\n` are one token each, so the count cannot see what was stripped.
+
+    Other providers' rows show that the model writes it.
+    """
     assert len(tokenizer.encode("0.")) == len(tokenizer.encode("0.\n"))
     clean = [
         answer(tokenizer, text + ("\n" if number % 4 == 0 else ""), "Say.", provider="Clean")
@@ -102,7 +105,10 @@ def test_a_few_rows_without_white_space_prove_nothing(maker: RowMaker, tokenizer
 def test_what_rows_with_known_ids_lost_breaks_the_tie_for_the_same_provider(
     maker: RowMaker, tokenizer: Tokenizer
 ) -> None:
-    """A newline and a blank line cost one token each; rows with ids show that this provider always cuts a blank line."""
+    """A newline and a blank line cost one token each.
+
+    Rows with ids show that this provider always cuts a blank line.
+    """
     bodies = []
     for text in REASONINGS[:25]:
         ids = [*tokenizer.encode(text), CLOSE, *tokenizer.encode("\n\nSay."), END]
@@ -126,7 +132,10 @@ def test_a_provider_that_shows_white_space_at_a_seam_is_believed_there(maker: Ro
 
 
 def test_white_space_kept_before_the_close_says_nothing_of_the_beginning(maker: RowMaker, tokenizer: Tokenizer) -> None:
-    """Old SGLang trims the whole text before it splits the reasoning off; ` Thought` and `Thought` are one token each."""
+    """Old SGLang trims the whole text before it splits the reasoning off.
+
+    ` Thought` and `Thought` are one token each.
+    """
     true = [(" " if n % 4 == 0 else "") + text + ("\n" if n % 4 == 1 else "") for n, text in enumerate(REASONINGS)]
     clean = [answer(tokenizer, text, "Say.", provider="Clean") for text in true]
     trims = [answer(tokenizer, text, "Say.", provider="Trims", shown=(text.lstrip(), "Say.")) for text in true]
@@ -146,7 +155,7 @@ def same(text: str) -> str:
 def calling(
     tokenizer: Tokenizer, arguments: str, server: Callable[[str], str], *, ids: bool = False
 ) -> tuple[list[int], dict[str, Any]]:
-    """What the model emitted, and the body in which the server spaces its call's arguments anew."""
+    """Return the emitted ids, and the body in which the server spaces the arguments of the call anew."""
     name = "functions.find:0"
     made = [
         *tokenizer.encode("Look."),

@@ -1,15 +1,15 @@
-"""Ids that came with an answer: where they are found, when they are believed, what happens when they are not."""
+"""Ids that came with an answer: the fields that hold them, and the reasons to believe them or not."""
 
 from typing import Any
 
 import pytest
 
-from pipeline.answers.assemble import unpack
 from pipeline.answers.lines import Job
 from pipeline.answers.readings.markers import Markers
-from pipeline.answers.rows import Row, RowMaker
-from pipeline.answers.rungs.logprobs import Vocabulary, found_in
+from pipeline.answers.rows import PackedRow, RowMaker
+from pipeline.answers.rungs.logprobs import Vocabulary, read_logprobs
 from pipeline.answers.rungs.returned_ids import spans_of
+from pipeline.answers.segmented_ids import unpack
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes
@@ -24,7 +24,7 @@ def true(tokenizer: Tokenizer) -> list[int]:
     return [*tokenizer.encode("Think."), CLOSE, *tokenizer.encode("I am"), HAV, ING, *tokenizer.encode(" fun."), END]
 
 
-def row_of(maker: RowMaker, value: Any) -> Row:
+def row_of(maker: RowMaker, value: Any) -> PackedRow:
     return maker.rows([Job("x", value)], {})[0]
 
 
@@ -202,7 +202,7 @@ def test_a_run_without_bytes_is_known_only_when_one_way_fits(kimi: TargetRecord,
         for parts in range(2, len(raw) + 1):
             ways = list(vocabulary.splits(raw, parts))
             entries = [{"token": "", "bytes": []}] * (parts - 1) + [{"token": char, "bytes": list(raw)}]
-            (found,) = found_in({"content": entries}, vocabulary)
+            (found,) = read_logprobs({"content": entries}, vocabulary)
             assert found.certain() == (list(ways[0]) if len(ways) == 1 else None)
 
 
@@ -234,8 +234,8 @@ def test_a_run_without_bytes_is_known_only_when_one_way_fits(kimi: TargetRecord,
     ],
 )
 def test_spans_follow_from_the_ids_alone(ids: list[int], kinds: list[str], kimi: TargetRecord) -> None:
-    built = spans_of(ids, kimi, Markers(kimi), "open")
-    assert [span.kind for span in built.spans] == kinds
-    assert [(span.start, span.end) for span in built.spans] == list(
-        zip([0, *(s.end for s in built.spans[:-1])], [s.end for s in built.spans], strict=True)
+    segmented = spans_of(ids, kimi, Markers(kimi), "open")
+    assert [span.kind for span in segmented.spans] == kinds
+    assert [(span.start, span.end) for span in segmented.spans] == list(
+        zip([0, *(s.end for s in segmented.spans[:-1])], [s.end for s in segmented.spans], strict=True)
     )

@@ -1,4 +1,4 @@
-"""For any text: what is assembled decodes and reads back to the answer; what comes with logprobs comes back exactly, however it was cut."""
+"""Properties of any text: assembled ids decode and read back to the answer, and logprobs give the true ids."""
 
 from collections.abc import Callable
 from random import Random
@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.answers.assemble import Encoder, assemble, pack, unpack
 from pipeline.answers.lines import Job
 from pipeline.answers.readings.markers import Markers, Piece
-from pipeline.answers.rows import Row, RowMaker
+from pipeline.answers.rows import PackedRow, RowMaker
 from pipeline.answers.rungs.logprobs import Vocabulary
 from pipeline.answers.rungs.returned_ids import spans_of
+from pipeline.answers.segmented_ids import Encoder, assemble, pack, unpack
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import CLOSE, END, body, rows_of
@@ -84,12 +84,12 @@ def test_assembly_decodes_and_reads_back(
         Piece("content", None, content),
         markers.piece("end"),
     )
-    built = assemble(pieces, Encoder(tokenizer, markers.may_hold))
-    ids = built.tolist()
+    segmented = assemble(pieces, Encoder(tokenizer, markers.may_hold))
+    ids = segmented.tolist()
     assert ids == [*tokenizer.encode(reasoning), CLOSE, *tokenizer.encode(content), END]
     assert [token for token in ids if token in tokenizer.special_texts] == [CLOSE, END]
     read = spans_of(ids, kimi, markers, "open")
-    assert read == built
+    assert read == segmented
     texts = {kind: tokenizer.decode_bytes(ids[start:end]).decode() for kind, start, end in read.spans}
     assert (texts["reasoning"], texts["content"]) == (reasoning, content)
 
@@ -128,7 +128,7 @@ def named_ids(ids: list[int], _: Tokenizer) -> list[dict[str, Any]]:
 
 
 def shown_text(ids: list[int], tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    """As servers that decode do: nothing for a token that ends inside a character, the whole of it with the last."""
+    """Show nothing for a token that ends inside a character, and the whole character with its last token."""
     entries, held = [], b""
     for entry in true_bytes(ids, tokenizer):
         held += bytes(entry["bytes"])
@@ -193,7 +193,7 @@ def test_returned_ids_are_kept_as_sampled(
     assert row.evidence != "ids" or unpack(row.completion) == true
 
 
-def the_row(maker: RowMaker, value: dict[str, Any], key: str, true: list[int]) -> Row:
+def the_row(maker: RowMaker, value: dict[str, Any], key: str, true: list[int]) -> PackedRow:
     value["choices"][0][key] = true
     return maker.rows([Job("x", value)], {})[0]
 

@@ -1,15 +1,18 @@
-"""The rules behind the cases, each on several inputs: where special tokens stand, what decides, what is flagged."""
+"""The rules behind the cases, each on several inputs: places of special tokens, decisions by the bill, flags."""
 
 from typing import Any
 
 import pytest
 
-from pipeline.answers.assemble import unpack
-from pipeline.answers.rows import Row, RowMaker
+from pipeline.answers.rows import PackedRow, RowMaker
+from pipeline.answers.segmented_ids import unpack
 from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
 
-SECTION = '<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|><|tool_calls_section_end|>'
+SECTION = (
+    '<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1}'
+    "<|tool_call_end|><|tool_calls_section_end|>"
+)
 TEXTS = [
     "Plain.",
     "Two words",
@@ -25,14 +28,14 @@ def ids(tokenizer: Tokenizer, *pieces: str | int) -> list[int]:
     return [token for piece in pieces for token in ([piece] if isinstance(piece, int) else tokenizer.encode(piece))]
 
 
-def the_row(maker: RowMaker, *arguments: Any, true: list[int] | None = None, **more: Any) -> Row:
-    """Row of one body, billed at the true length."""
+def the_row(maker: RowMaker, *arguments: Any, true: list[int] | None = None, **more: Any) -> PackedRow:
+    """Return the row of one body, billed at its true length."""
     if true is not None:
         more.setdefault("billed", len(true))
     return rows_of(maker, body(*arguments, **more))[0]
 
 
-def is_exact(row: Row, true: list[int], evidence: str = "count", status: str = "accept") -> None:
+def is_exact(row: PackedRow, true: list[int], evidence: str = "count", status: str = "accept") -> None:
     assert unpack(row.completion) == true, row
     assert (row.evidence, row.status) == (evidence, status), row
 
@@ -278,7 +281,7 @@ def test_segments_cover_the_answer_and_name_its_parts(maker: RowMaker, tokenizer
 def test_two_texts_for_the_reasoning_are_told_apart_by_the_bill_or_not_at_all(
     maker: RowMaker, tokenizer: Tokenizer
 ) -> None:
-    def row(first: str, second: str, billed: int) -> Row:
+    def row(first: str, second: str, billed: int) -> PackedRow:
         value = body(first, "Say.", billed=billed)
         value["choices"][0]["message"]["reasoning_content"] = second
         return rows_of(maker, value)[0]

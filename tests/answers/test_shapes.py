@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.answers.assemble import unpack
 from pipeline.answers.lines import Job, file_job
-from pipeline.answers.rows import Row, RowMaker
+from pipeline.answers.rows import PackedRow, RowMaker
+from pipeline.answers.segmented_ids import unpack
 from pipeline.core.files import to_json
 from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import CLOSE, END
@@ -83,7 +83,7 @@ def completion(message: dict[str, Any], billed: int, **choice: Any) -> dict[str,
     }
 
 
-def row_of(maker: RowMaker, value: Any) -> Row:
+def row_of(maker: RowMaker, value: Any) -> PackedRow:
     return maker.rows([Job("x", value)], {})[0]
 
 

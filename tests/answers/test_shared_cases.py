@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.answers.assemble import unpack
 from pipeline.answers.lines import Job
-from pipeline.answers.rows import Row, RowMaker
+from pipeline.answers.rows import PackedRow, RowMaker
+from pipeline.answers.segmented_ids import unpack
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
 from pipeline.model.tokenizer.loading import Tokenizer
@@ -14,7 +14,7 @@ from tests.answers.build import codes, rows_of
 from tests.conftest import shared_cases
 
 BEFORE_ANY_ROW = ("T01", "T15")
-"""Wrong special-token maps: refused when the target is made, so no row is ever built with them."""
+"""Wrong special-token maps: refused when the target is made, so no row is ever segmented with them."""
 
 CASES = [case for area in ("1", "2") for case in shared_cases(area) if case["id"] not in BEFORE_ANY_ROW]
 
@@ -23,7 +23,7 @@ def ids_of(segments: list[list[Any]], tokenizer: Tokenizer) -> list[int]:
     return [token for kind, value in segments for token in ([value] if kind == "special" else tokenizer.encode(value))]
 
 
-def check(row: Row, expect: dict[str, Any], tokenizer: Tokenizer) -> None:
+def check(row: PackedRow, expect: dict[str, Any], tokenizer: Tokenizer) -> None:
     ids = unpack(row.completion)
     assert row.status == expect["verdict"], row
     assert codes(row) >= {*expect.get("reasons", ()), *expect.get("repairs", ())}

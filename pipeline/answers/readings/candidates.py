@@ -1,6 +1,7 @@
-"""From an answer's fields to what the model may have emitted: a default reading, then the alternatives that the format allows.
+"""Readings of an answer: the sequences that the model may have emitted, the likeliest first.
 
-A reading says where each special token stands. The billed count decides between readings; nothing here looks at it.
+The format decides which alternatives exist. A reading says where each special token is. The billed count decides
+between readings; nothing here looks at it.
 """
 
 import itertools
@@ -12,36 +13,37 @@ from typing import NamedTuple
 from pipeline.answers.readings.chat_formats import Thinking
 from pipeline.answers.readings.markers import Markers, Piece
 from pipeline.answers.readings.seams import templated
-from pipeline.answers.readings.tool_calls import Context, call_options
+from pipeline.answers.readings.tool_calls import FormatContext, call_options
 from pipeline.formats.completion.answer import Answer
 
 MAX_READINGS = 48
-"""Alternatives tried at most; beyond, an answer is too ambiguous for a count to decide."""
+"""Most alternatives tried; an answer with more is too ambiguous for a count to decide."""
 
 
 MAX_TAGS = 4
-"""Spelled out tags that are tried as the one that closes the reasoning."""
+"""Most spelled-out tags tried as the one that closes the reasoning."""
 
 INSERTED = "insert_tool_section"
-"""Repair: a section's markers, which the server dropped, are put back."""
+"""Repair: the markers of a section, which the server dropped, are put back."""
 
 TRUNCATED = {"call": "truncated_in_tool_call", "content": "truncated_in_content", "reasoning": "truncated_in_reasoning"}
-"""Where an answer was cut, to the code of the flag."""
+"""Maps the place where an answer was cut to the code of the flag."""
 
 
 CUT_AT_MARKER = "cut_at_marker"
-"""Flag: a cut answer's last token would be a marker that no text shows. A bill one above the text has likelier causes."""
+"""Flag: the last token of a cut answer would be a marker that no text shows. A bill one above the text has likelier
+causes."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A reading of the text fields: which part is reasoning, whether it was closed, what follows."""
+    """A reading of the text fields: which part is reasoning, whether it was closed, and what follows."""
 
     reasoning: tuple[Piece, ...]
     closed: bool
     body: tuple[Piece, ...]
     raw_calls: int = 0
-    """Calls that `body` or `reasoning` holds already."""
+    """Number of calls that `body` or `reasoning` holds already."""
     cut_in: str | None = None
     """`reasoning`, `content` or `call` when the answer was cut there."""
     repairs: tuple[str, ...] = ()
@@ -50,56 +52,63 @@ class View:
 
 
 class Reading(NamedTuple):
-    """One possible answer of the model."""
+    """One sequence of pieces that the model may have emitted."""
 
     pieces: tuple[Piece, ...]
     repairs: tuple[str, ...] = ()
-    """Clean-ups that it takes, by code."""
+    """Codes of the clean-ups that it takes."""
     reasons: tuple[str, ...] = ()
-    """Codes of why the row is flagged, if this is what the model emitted."""
+    """Codes of the flags of the row, if the model emitted this."""
     rejects: tuple[str, ...] = ()
-    """Codes of why no honest ids exist, if this is all that is known."""
+    """Codes of why no honest ids exist, if nothing else is known."""
 
 
-class Prompted(NamedTuple):
-    """What the prompt leaves behind."""
+class PromptState(NamedTuple):
+    """The state of the conversation after the prompt."""
 
     thinking: Thinking
     calls_before: int | None = None
-    """Tool calls of the conversation so far; None where it is not known."""
+    """Tool calls of the conversation so far; None when they are not known."""
 
 
 Marked = Callable[[str], bool]
-"""Whether a text could spell out a special token."""
+"""Tells whether a text could spell out a special token."""
 
 
 def readings(
-    answer: Answer, context: Context, prompted: Prompted, marked: Marked, kept: Container[str] = ()
+    answer: Answer, context: FormatContext, prompt_state: PromptState, marked: Marked, kept: Container[str] = ()
 ) -> Iterator[Reading]:
-    """All readings, the most likely first, each once; the template's white space is put back at all seams but those where it is `kept`."""
-    if (only := _plain_reading(answer, context.markers, prompted, marked)) is not None:
+    """Yield all readings, the likeliest first, each once.
+
+    They come with the template's white space at all seams too, except at the seams in `kept`, where the provider does
+    not strip it.
+    """
+    if (only := _plain_reading(answer, context.markers, prompt_state, marked)) is not None:
         yield only
         return
-    seen = set()
+    yielded = set()
     usual = {seam: space for seam, space in context.format.seams.items() if seam not in kept}
     combined = (
         (v, calls)
-        for v in views(answer, context, prompted.thinking, marked)
-        for calls in call_options(answer, v.raw_calls, context, prompted.calls_before)
+        for v in views(answer, context, prompt_state.thinking, marked)
+        for calls in call_options(answer, v.raw_calls, context, prompt_state.calls_before)
     )
     for view, (call_pieces, repairs, reasons) in itertools.islice(combined, MAX_READINGS):
-        for pieces, more in _tails(answer, view, call_pieces, context, prompted.thinking):
+        for pieces, more in _tails(answer, view, call_pieces, context, prompt_state.thinking):
             flags = tuple(dict.fromkeys((*view.reasons, *reasons, *more)))
             for whole, seams in ((pieces, ()), (templated(pieces, usual), ("template_seams",))):
-                if whole not in seen:
-                    seen.add(whole)
+                if whole not in yielded:
+                    yielded.add(whole)
                     yield Reading(whole, (*view.repairs, *repairs, *seams), flags, view.rejects)
 
 
-def _plain_reading(answer: Answer, markers: Markers, prompted: Prompted, marked: Marked) -> Reading | None:
-    """The one reading of an answer that leaves no choice, as most do: reasoning, its close, content, the end."""
+def _plain_reading(answer: Answer, markers: Markers, prompt_state: PromptState, marked: Marked) -> Reading | None:
+    """Return the only reading of an answer that leaves no choice, as most do; None for others.
+
+    It is the reasoning, its close, the content, the end.
+    """
     if (
-        prompted.thinking != "open"
+        prompt_state.thinking != "open"
         or answer.calls
         or answer.finish != "stop"
         or answer.other_reasoning is not None
@@ -117,8 +126,8 @@ def _plain_reading(answer: Answer, markers: Markers, prompted: Prompted, marked:
     return Reading(pieces)
 
 
-def views(answer: Answer, context: Context, thinking: Thinking, marked: Marked) -> Iterator[View]:
-    """Readings of the text fields."""
+def views(answer: Answer, context: FormatContext, thinking: Thinking, marked: Marked) -> Iterator[View]:
+    """Yield the readings of the text fields."""
     texts = [answer.reasoning] if answer.other_reasoning is None else [answer.reasoning, answer.other_reasoning]
     for text in texts:
         notes = () if len(texts) == 1 else ("reasoning_fields_differ",)
@@ -142,7 +151,10 @@ Split = tuple[str, bool, str, tuple[str, ...]]
 
 
 def _unmarked(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking) -> Iterator[Split]:
-    """Ways to tell reasoning from content where no special token is spelled out: by the fields, unless the answer was cut."""
+    """Yield the ways to split reasoning from content where no special token is spelled out.
+
+    The fields decide, unless the answer was cut.
+    """
     if "think_close" not in markers.roles or thinking == "closed":
         yield reasoning, False, answer.content, ()
         return
@@ -159,13 +171,16 @@ def _unmarked(reasoning: str, answer: Answer, markers: Markers, thinking: Thinki
 
 
 def _splits(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking) -> Iterator[Split]:
-    """Ways to tell reasoning from content where think tags may be spelled out; the fields as they are come last."""
+    """Yield the ways to split reasoning from content where think tags may be spelled out.
+
+    The fields as they are come last.
+    """
     content, opened, close = answer.content, markers.text("think_open"), markers.text("think_close")
     if close is None or thinking == "closed":
         yield reasoning, False, content, ()
         return
     repairs: tuple[str, ...] = ()
-    if opened and reasoning.lstrip().startswith(opened):  # white space outside the tags is the server's
+    if opened and reasoning.lstrip().startswith(opened):  # the server added white space outside the tags
         reasoning, repairs = reasoning.lstrip().removeprefix(opened), ("strip_think_open",)
     elif opened and not reasoning and content.lstrip().startswith(opened):
         content, repairs = content.lstrip().removeprefix(opened), ("strip_think_open",)
@@ -175,7 +190,7 @@ def _splits(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking
     elif (whole := reasoning.rstrip()).endswith(close):
         for space in dict.fromkeys(
             ("", reasoning[len(whole) :])
-        ):  # white space after the tag may be the server's, or begin the content
+        ):  # white space after the tag: added by the server, or the start of the content
             yield whole.removesuffix(close), True, space + content, (*repairs, "strip_close_tag_in_reasoning")
     elif reasoning and (again := _repeated(reasoning, content, opened or "", close)) is not None:
         yield again[0], True, again[1], (*repairs, "reasoning_given_twice")
@@ -193,23 +208,31 @@ def _splits(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking
 
 
 def _parted(text: str, tag: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """What stands before and after a tag, for each place where it is spelled out, up to some: any may be the one that is meant.
+    """Yield the text before and after a tag, for each of its first places.
 
-    The third is a repair for all but the first, which makes them a reason to doubt, never to accept: a model hardly ever spells the tag out before it closes.
+    Any of them may be the real close of the reasoning. The third part holds a repair for all places but the first. It
+    makes them a reason to doubt, never to accept: a model hardly ever spells out the tag before it closes its
+    reasoning.
     """
     for number, match in enumerate(itertools.islice(re.finditer(re.escape(tag), text), MAX_TAGS)):
         yield text[: match.start()], text[match.end() :], ("literal_close_tag",) if number else ()
 
 
 def _repeated(reasoning: str, content: str, opened: str, close: str) -> tuple[str, str] | None:
-    """Reasoning and the rest of a content that begins with the same reasoning once more, in think tags; None for any other."""
-    before, found, after = content.partition(close)
+    """Return the reasoning and the rest of a content that repeats the reasoning first, in think tags.
+
+    The result is None for any other content.
+    """
+    before, tag, after = content.partition(close)
     inside = before.lstrip().removeprefix(opened) if before.lstrip().startswith(opened) else before
-    return (inside, after) if found and inside.strip() and inside.strip() == reasoning.strip() else None
+    return (inside, after) if tag and inside.strip() and inside.strip() == reasoning.strip() else None
 
 
 def _terminators(content: str, markers: Markers) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Drop visible end tokens at the very end, with white space after them, which no model can have emitted; or leave some of them as text."""
+    """Yield the content without the end tokens that it shows at its very end, then with some of them as text.
+
+    White space after an end token is dropped with it: no model can have emitted that.
+    """
     end, rest = markers.text("end"), content
     shorter = []
     while end and (shown := rest.rstrip()).endswith(end):
@@ -221,7 +244,7 @@ def _terminators(content: str, markers: Markers) -> Iterator[tuple[str, tuple[st
 
 
 def _sections(reasoning: str, closed: bool, content: str, answer: Answer, markers: Markers) -> Iterator[View]:
-    """Raw tool sections as special tokens or as literal text; the likelier first."""
+    """Yield views with a raw tool section as special tokens or as literal text; the likelier comes first."""
     literal = _literal(reasoning, closed, content)
     structural: list[View] = []
     section = markers.section(content)
@@ -259,7 +282,7 @@ def _literal(reasoning: str, closed: bool, content: str) -> View:
 
 
 def _cut(view: View, open_in: str | None, closed: bool, answer: Answer) -> View:
-    """Say where a raw section breaks off, if it does."""
+    """Record where a raw section breaks off, if it does."""
     if answer.finish == "length" and (open_in or not closed):
         return replace(view, cut_in="call")
     if open_in or not closed:
@@ -268,7 +291,7 @@ def _cut(view: View, open_in: str | None, closed: bool, answer: Answer) -> View:
 
 
 def _judged(view: View, answer: Answer, thinking: Thinking, repairs: tuple[str, ...]) -> View:
-    """Add the repairs that came before, and what the reading as a whole says against the row."""
+    """Add the earlier repairs, and what the reading as a whole says against the row."""
     reasons, rejects, cut_in = view.reasons, view.rejects, view.cut_in
     if answer.finish == "length":
         cut_in = cut_in or (
@@ -289,19 +312,14 @@ def _judged(view: View, answer: Answer, thinking: Thinking, repairs: tuple[str, 
 
 
 def _tails(
-    answer: Answer, view: View, calls: tuple[Piece, ...], context: Context, thinking: Thinking
+    answer: Answer, view: View, calls: tuple[Piece, ...], context: FormatContext, thinking: Thinking
 ) -> Iterator[tuple[tuple[Piece, ...], tuple[str, ...]]]:
-    """The whole answer with each way to end it: the end token, or, when cut, the last markers present or not."""
+    """Yield the whole answer with each way to end it.
+
+    That is the end token or, when the answer was cut, the last markers present or not.
+    """
     markers = context.markers
-    body = view.body
-    if (
-        calls and context.format.lead and any(piece.text for piece in body) and not body[-1].text[-1:].isspace()
-    ):  # else the server kept what stood there
-        body = (
-            (*body[:-1], body[-1]._replace(text=body[-1].text + context.format.lead))
-            if body[-1].token is None
-            else (*body, *_text("content", context.format.lead))
-        )
+    body = _with_lead(view.body, context.format.lead) if calls else view.body
     opens = thinking == "none" and (view.closed or view.reasoning) and "think_open" in markers.roles
     start = (*([markers.piece("think_open")] if opens else ()), *view.reasoning)
     close = (markers.piece("think_close"),) if view.closed and "think_close" in markers.roles else ()
@@ -316,20 +334,25 @@ def _tails(
             yield whole[: len(whole) - keep + 1], (CUT_AT_MARKER,)
         return
     yield (*whole, markers.piece("end")), ()
-    if (
-        close
-        and view.reasoning
-        and INSERTED not in view.repairs
-        and (*body, *calls)[0:1]
-        and (*body, *calls)[0].kind in ("tools_open", "call_open")
-    ):
-        yield (*start, *body, *calls, markers.piece("end")), ("tool_section_inside_reasoning",)
+    following = (*body, *calls)
+    calls_follow = bool(following) and following[0].kind in ("tools_open", "call_open")
+    if close and view.reasoning and calls_follow and INSERTED not in view.repairs:
+        yield (*start, *following, markers.piece("end")), ("tool_section_inside_reasoning",)
     if answer.finish == "unknown":
         yield whole, ("finish_unknown",)
 
 
+def _with_lead(body: tuple[Piece, ...], lead: str) -> tuple[Piece, ...]:
+    """Add the template's text between content and calls, unless the content is empty or ends in white space."""
+    if not lead or not any(piece.text for piece in body) or body[-1].text[-1:].isspace():
+        return body
+    if body[-1].token is None:
+        return (*body[:-1], body[-1]._replace(text=body[-1].text + lead))
+    return (*body, *_text("content", lead))
+
+
 def _closers(calls: tuple[Piece, ...]) -> int:
-    """How many closing markers stand at the end of the calls."""
+    """Count the closing markers at the end of the calls."""
     return sum(
         1 for _ in itertools.takewhile(lambda piece: piece.kind in ("call_close", "tools_close"), reversed(calls))
     )

@@ -1,4 +1,4 @@
-"""How each chat format writes structured tool calls, and what whitespace its model may put at the seams."""
+"""Chat formats: how each writes structured tool calls, and which white space its model may put at the seams."""
 
 import re
 from dataclasses import dataclass
@@ -8,28 +8,28 @@ from pipeline.answers.readings.markers import Markers, Piece
 from pipeline.formats.schema.target import TargetRecord
 
 Thinking = str
-"""State that the prompt leaves the model in: `open` (inside the reasoning), `closed` (past it), `none` (neither)."""
+"""State that the prompt leaves the model in: `open` (inside the reasoning), `closed` (after it), `none` (neither)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedCall:
-    """A call with everything decided: what the model wrote as id, name and arguments."""
+    """A call with the id, name and arguments that the model wrote."""
 
     id: str
     name: str
     arguments: str
 
 
-class Format(Protocol):
-    """What differs between chat formats."""
+class ChatFormat(Protocol):
+    """The properties in which chat formats differ."""
 
     @property
     def thinking(self) -> Thinking:
-        """State after the generation prompt, where the prompt itself is unknown."""
+        """State after the generation prompt, used where the prompt is not known."""
 
     @property
     def separators(self) -> tuple[str, ...]:
-        """Texts that may stand between two calls; the template's own first."""
+        """Texts that may be between two calls; the template's own comes first."""
 
     @property
     def lead(self) -> str:
@@ -37,14 +37,17 @@ class Format(Protocol):
 
     @property
     def seams(self) -> dict[str, str]:
-        """What the template puts at a seam that servers strip: seam to whitespace."""
+        """Maps a seam that servers strip to the white space that the template puts there."""
 
     @property
     def name(self) -> re.Pattern[bytes] | None:
-        """Finds a call's name (group 1) at the beginning of its `call_args`; None where the call's id holds it."""
+        """Matches a call's name (group 1) at the beginning of its `call_args`.
+
+        It is None where the call's id holds the name.
+        """
 
     def call(self, call: NamedCall, markers: Markers) -> list[Piece]:
-        """One call as pieces, without what stands between calls."""
+        """Return one call as pieces, without the text between calls."""
 
 
 class _Kimi:
@@ -101,9 +104,9 @@ class _DeepSeek:
         ]
 
 
-def format_of(record: TargetRecord) -> Format:
-    """Chat format of a target."""
-    formats: dict[str, Format] = {
+def format_of(record: TargetRecord) -> ChatFormat:
+    """Return the chat format of a target."""
+    formats: dict[str, ChatFormat] = {
         "kimi_k25": _Kimi("open"),
         "kimi_k2": _Kimi("none"),
         "qwen3": _Hermes(),
@@ -113,7 +116,7 @@ def format_of(record: TargetRecord) -> Format:
 
 
 class CallIds:
-    """Names of calls: which are the model's own, which a server made up."""
+    """Tells the call ids that the model wrote from those that a server made up."""
 
     _SERVER = re.compile(r"(?:call|chatcmpl|toolu|tooluse|fc|tool)[-_].*|[0-9A-Za-z_-]{9,}|[0-9a-fA-F-]{16,}")
 
@@ -125,12 +128,16 @@ class CallIds:
         self._native = re.compile(escaped)
 
     def native(self, name: str, index: int) -> str:
-        """The id by which the model itself would name the call."""
+        """Return the id that the model itself would give the call."""
         assert self.template is not None
         return self.template.format(name=name, index=index)
 
     def kind(self, call_id: str, name: str) -> str:
-        """`native`; `server` for one that a server made or left out; `foreign` for one that the model may have written itself."""
+        """Return where an id comes from.
+
+        `native` is the model's own form, `server` an id that a server made up or left out, and `foreign` another id
+        that the model may have written.
+        """
         match = self._native.fullmatch(call_id)
         if match and match["name"] == name:
             return "native"
@@ -138,7 +145,7 @@ class CallIds:
 
 
 def thinking_after(prompt_ids: list[int], record: TargetRecord) -> Thinking:
-    """State in which a prompt leaves the model: decided by the last think marker of the turn that it opens."""
+    """Return the state in which a prompt leaves the model: the last think marker of the turn that it opens decides."""
     opened, closed = record.role_id("think_open"), record.role_id("think_close")
     for token in reversed(prompt_ids[-8:]):
         if token == opened and opened is not None:

@@ -1,4 +1,4 @@
-"""Special tokens spelled out in a text: finding them, and reading a raw tool section."""
+"""Special tokens spelled out in a text: how they are found, and how a raw tool section is read."""
 
 import re
 from collections.abc import Iterator
@@ -7,15 +7,18 @@ from typing import NamedTuple
 from pipeline.formats.schema.target import TargetRecord
 
 LOOK_ALIKE = re.compile(r"<[|｜][^<>\s]{1,48}[|｜]>")
-"""What resembles a special token of some model."""
+"""Matches a text that resembles a special token of some model."""
 
 
 _OPENINGS = ("<|", "<｜")
-"""How special tokens of most models begin."""
+"""The openings of special tokens in most models."""
 
 
 def _stem(text: str) -> str:
-    """A part of a special token's text that many share; none for names in square brackets, which play no role in an answer."""
+    """Return a part of a special token's text that many tokens share.
+
+    It is empty for names in square brackets, which play no role in an answer.
+    """
     opening = next((start for start in _OPENINGS if text.startswith(start)), None)
     return opening or (text[1:].removeprefix("/") if text.startswith("<") else "")
 
@@ -27,11 +30,11 @@ class Piece(NamedTuple):
     """Segment kind, as in `schema.tokens.Segment`."""
     token: int | None
     text: str
-    """Text to encode; the special token's own text when `token` is set."""
+    """The text to encode; for a special token, its own text."""
 
 
 class Section(NamedTuple):
-    """A raw tool section found in a text."""
+    """A tool section that a text spells out."""
 
     before: str
     pieces: tuple[Piece, ...]
@@ -40,10 +43,13 @@ class Section(NamedTuple):
     open_in: str | None
     """Role of the last marker when the section was cut inside a call; None when every call is closed."""
     closed: bool
-    """Whether the section's own end is there, or the format has none."""
+    """True when the closing marker of the section is there, or the format has none."""
 
     def wrapped(self, markers: "Markers") -> tuple[Piece, ...] | None:
-        """The pieces between the section's own markers, when a server may have dropped one or both; None when nothing is missing, or a call is cut."""
+        """Return the pieces between the section's own markers, where a server may have dropped one or both.
+
+        None when no marker is missing, or a call is cut.
+        """
         if self.open_in is not None or self.closed or "tools_open" not in markers.roles:
             return None
         opening = () if self.pieces[0].kind == "tools_open" else (markers.piece("tools_open"),)
@@ -55,7 +61,7 @@ def _alternation(texts: list[str]) -> re.Pattern[str]:
 
 
 class Markers:
-    """The special tokens of one target, as texts to look for."""
+    """The special tokens of one target, searched for as texts."""
 
     def __init__(self, record: TargetRecord) -> None:
         self.roles = {role: (text, record.special_tokens[text]) for role, text in record.roles if text is not None}
@@ -67,32 +73,35 @@ class Markers:
         )
 
     def text(self, role: str) -> str | None:
-        """Text of the special token that plays a role, or None."""
+        """Return the text of the special token with a role, or None."""
         entry = self.roles.get(role)
         return entry[0] if entry else None
 
     def piece(self, role: str, kind: str | None = None) -> Piece:
-        """The special token of a role, placed by id."""
+        """Return the special token of a role as a piece, placed by id."""
         text, token = self.roles[role]
         return Piece(kind or role, token, text)
 
     def may_hold(self, text: str) -> bool:
-        """Whether a special token in angle brackets, or what looks like one, could be spelled out: a cheap test, never wrong with False."""
-        for last, stem in self._stems:  # noqa: SIM110 -- asked for every text; a generator would take a third of the time
-            if last in text and stem in text:  # a single character is found at once
+        """Return whether the text could spell out a special token in angle brackets, or what looks like one.
+
+        The test is cheap, and False is never wrong.
+        """
+        for last, stem in self._stems:  # noqa: SIM110 -- runs on every text; a generator would add a third to the time
+            if last in text and stem in text:  # the search for a single character is the fastest
                 return True
         return False
 
     def literals(self, text: str) -> bool:
-        """Whether a special token of this target is spelled out."""
+        """Return whether a special token of this target is spelled out."""
         return self.named.search(text) is not None
 
     def look_alikes(self, text: str) -> bool:
-        """Whether something resembles a special token and is none of this target's."""
+        """Return whether the text holds something that resembles a special token but is not one of this target."""
         return any(not self.named.fullmatch(match.group()) for match in LOOK_ALIKE.finditer(text))
 
     def section(self, text: str) -> Section | None:
-        """Find the first tool section of a text; None when there is none, or what is there breaks the format's grammar."""
+        """Read the first tool section of a text; None when there is none, or it breaks the grammar of the format."""
         first = self._tools.search(text)
         if first is None or self._role_of[first.group()] not in ("tools_open", "call_open"):
             return None
@@ -128,7 +137,10 @@ class Markers:
         )
 
     def _steps(self, text: str, start: int) -> Iterator[tuple[str, str | None, int]]:
-        """Text before each marker, the marker's role, and where it ends; last the rest of the text, with no role."""
+        """Yield the text before each marker, the role of the marker, and where it ends.
+
+        The rest of the text comes last, without a role.
+        """
         position = start
         for match in self._tools.finditer(text, start):
             yield text[position : match.start()], self._role_of[match.group()], match.end()
@@ -140,7 +152,7 @@ class Markers:
 
 
 _TEXT_AFTER = ("call_open", "call_args")
-"""Markers after which a call's own text stands."""
+"""Markers that are followed by a call's own text."""
 
 _NEXT = {
     "": ("tools_open", "call_open"),
@@ -149,4 +161,4 @@ _NEXT = {
     "call_args": ("call_close",),
     "call_close": ("call_open", "tools_close"),
 }
-"""Which marker may follow which."""
+"""Maps a marker to the markers that may follow it."""

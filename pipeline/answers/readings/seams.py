@@ -1,4 +1,4 @@
-"""White space that a server may have stripped where special tokens stand: the variants of a reading that put it back."""
+"""White space that a server may have stripped at the seams, and the variants of a reading that put it back."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,19 +7,22 @@ from pipeline.answers.providers.habits import SEAMS
 from pipeline.answers.readings.markers import Piece
 
 MAX_EXTRA = 4
-"""Tokens that stripped white space may cost; a larger difference has another cause."""
+"""Most tokens that stripped white space may cost; a larger difference has another cause."""
 
 MAX_CHOICES = 6
-"""Kinds of white space tried at each seam."""
+"""Most kinds of white space tried at each seam."""
 
 Change = dict[str, str]
-"""Seam to the white space put back there."""
+"""Maps a seam to the white space put back there."""
 
 
 def variants(
     pieces: tuple[Piece, ...], spaces: Mapping[str, Sequence[str]], usual: Mapping[str, str]
 ) -> Iterator[tuple[tuple[Piece, ...], Change]]:
-    """Every way to put the given white space back at the given seams, fewest seams first; `usual` adds what the format's template writes."""
+    """Yield each way to put the given white space back at the given seams, those that change the fewest seams first.
+
+    `usual` holds the white space that the format's template writes; it is tried as well.
+    """
     pieces = _with_empty_content(pieces)
     places = _places(pieces)
     present = [seam for seam in SEAMS if seam in spaces and seam in places]
@@ -34,7 +37,10 @@ def variants(
 
 
 def templated(pieces: tuple[Piece, ...], usual: Mapping[str, str]) -> tuple[Piece, ...]:
-    """The pieces with the template's own white space at every seam where the text shows none; unclosed reasoning gets none at its end."""
+    """Return the pieces with the template's own white space at each seam where the text shows none.
+
+    A reasoning that is not closed gets none at its end.
+    """
     pieces = _with_empty_content(pieces)
     places = _places(pieces)
     closed = any(piece.kind == "think_close" for piece in pieces)
@@ -49,12 +55,15 @@ def templated(pieces: tuple[Piece, ...], usual: Mapping[str, str]) -> tuple[Piec
 
 
 def describe(change: Change) -> str:
-    """The repair as a note."""
+    """Describe the repair for a note."""
     return "seam " + " ".join(f"{seam}={text!r}" for seam, text in change.items())
 
 
 def _with_empty_content(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """Make room between the close of the reasoning and the calls, where servers drop content that is only white space."""
+    """Add an empty content between the close of the reasoning and the calls.
+
+    Servers drop a content there that is only white space.
+    """
     for index, (piece, following) in enumerate(itertools.pairwise(pieces)):
         if piece.kind == "think_close" and following.kind in ("tools_open", "call_open"):
             return (*pieces[: index + 1], Piece("content", None, ""), *pieces[index + 1 :])
@@ -62,7 +71,7 @@ def _with_empty_content(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
 
 
 def _places(pieces: tuple[Piece, ...]) -> dict[str, int]:
-    """Where each seam is: index of the text piece that ends there."""
+    """Return for each seam the index of the text piece that has it."""
     places: dict[str, int] = {}
     for index, piece in enumerate(pieces):
         if piece.token is None and piece.kind in ("reasoning", "content"):

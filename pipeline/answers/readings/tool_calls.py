@@ -1,4 +1,7 @@
-"""Structured tool calls to what the model may have written: whose an id is, and whether a server wrote the arguments anew."""
+"""Texts that the model may have written for structured tool calls.
+
+A server may have changed their ids or arguments.
+"""
 
 import contextlib
 import json
@@ -7,17 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.answers.readings.chat_formats import CallIds, Format, NamedCall
+from pipeline.answers.readings.chat_formats import CallIds, ChatFormat, NamedCall
 from pipeline.answers.readings.markers import Markers, Piece
 from pipeline.formats.completion.answer import Answer, Call
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """What reading an answer takes besides the answer."""
+class FormatContext:
+    """The target's markers and format, which reading an answer needs besides the answer."""
 
     markers: Markers
-    format: Format
+    format: ChatFormat
     call_ids: CallIds
 
 
@@ -25,8 +28,13 @@ CallOption = tuple[tuple[Piece, ...], tuple[str, ...], tuple[str, ...]]
 """Pieces of all structured calls, repairs, reasons."""
 
 
-def call_options(answer: Answer, raw_calls: int, context: Context, calls_before: int | None) -> Iterator[CallOption]:
-    """Ways in which the model may have written the structured calls, the most likely first; `raw_calls` of them stand in the text already."""
+def call_options(
+    answer: Answer, raw_calls: int, context: FormatContext, calls_before: int | None
+) -> Iterator[CallOption]:
+    """Yield the ways in which the model may have written the structured calls, the likeliest first.
+
+    The text already holds `raw_calls` of them.
+    """
     if not answer.calls:
         yield (), (), ()
         return
@@ -47,7 +55,7 @@ def call_options(answer: Answer, raw_calls: int, context: Context, calls_before:
                 yield _section(named, separator, context), repairs, (*id_reasons, *reasons)
 
 
-def _section(calls: list[NamedCall], separator: str, context: Context) -> tuple[Piece, ...]:
+def _section(calls: list[NamedCall], separator: str, context: FormatContext) -> tuple[Piece, ...]:
     pieces: list[Piece] = [context.markers.piece("tools_open")] if "tools_open" in context.markers.roles else []
     for number, call in enumerate(calls):
         if number:
@@ -59,7 +67,7 @@ def _section(calls: list[NamedCall], separator: str, context: Context) -> tuple[
 def _id_options(
     calls: tuple[Call, ...], call_ids: CallIds, calls_before: int | None
 ) -> Iterator[tuple[list[str], tuple[str, ...]]]:
-    """Ways in which the model may have named the calls, and the codes that each raises."""
+    """Yield the ids that the model may have given the calls, with the codes of the flags that each raises."""
     given = [call.id for call in calls]
     if not call_ids.template:
         yield given, ()
@@ -93,7 +101,7 @@ def _id_options(
 
 
 def _argument_options(calls: tuple[Call, ...]) -> Iterator[tuple[list[str], tuple[str, ...], tuple[str, ...]]]:
-    """The calls' arguments verbatim, then as they may have been before the server wrote them anew."""
+    """Yield the arguments of the calls as they came, then as they may have been before the server rewrote them."""
     verbatim = [call.arguments for call in calls]
     objects = [_json_object(text) for text in verbatim]
     reasons = () if all(value is not None for value in objects) else ("arguments_not_an_object",)
@@ -108,7 +116,7 @@ def _argument_options(calls: tuple[Call, ...]) -> Iterator[tuple[list[str], tupl
 
 
 def _compact(text: str) -> str:
-    """JSON without white space between its tokens; as it is where it cannot be read."""
+    """Return JSON without white space between its tokens; text that is not JSON stays as it is."""
     try:
         return json.dumps(json.loads(text), ensure_ascii=False, separators=(",", ":"))
     except (ValueError, RecursionError):
@@ -119,7 +127,10 @@ _ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)((?:\\u[0-9a-fA-F]{4})+)")
 
 
 def unescape_non_ascii(text: str) -> str:
-    r"""Write ``\uXXXX`` escapes of characters beyond ASCII as the characters; leave every other escape and all spacing alone."""
+    r"""Replace ``\uXXXX`` escapes of characters beyond ASCII by the characters.
+
+    Every other escape and all spacing stays.
+    """
 
     def replaced(match: re.Match[str]) -> str:
         units = [int(digits, 16) for digits in match[2].split("\\u")[1:]]
@@ -134,13 +145,19 @@ def unescape_non_ascii(text: str) -> str:
 
 
 def respaced(answer: Answer) -> Answer | None:
-    """The answer with each call's arguments in the other usual spacing; None where some of them are in neither, or nothing changes."""
+    """Return the answer with the arguments of each call in the other usual spacing.
+
+    The result is None where some are in neither spacing, or nothing changes.
+    """
     calls = tuple(call._replace(arguments=_respaced(call.arguments) or "") for call in answer.calls)
     return answer._replace(calls=calls) if calls != answer.calls and all(call.arguments for call in calls) else None
 
 
 def _respaced(text: str) -> str | None:
-    """JSON without white space as most libraries write it with some, and the other way round; None where it is written otherwise."""
+    """Return compact JSON in the default spacing of most libraries, and JSON in that spacing compact.
+
+    The result is None where the JSON is in neither.
+    """
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -158,7 +175,10 @@ def _json_object(text: str) -> dict[str, object] | None:
 
 
 def in_order(tools: object, name: str) -> bool:
-    """Whether the request lists the tool's parameters alphabetically, so that arguments in that order say nothing of the server; ``tools`` is unchecked."""
+    """Return whether the request lists the tool's parameters alphabetically.
+
+    In that case arguments in that order say nothing of the server. `tools` is unchecked.
+    """
     for tool in tools if isinstance(tools, list) else ():
         function = _inside(tool, "function")
         listed = list(_inside(function, "parameters", "properties"))
@@ -168,14 +188,14 @@ def in_order(tools: object, name: str) -> bool:
 
 
 def _inside(value: object, *names: str) -> dict[str, Any]:
-    """The object under these names, or an empty one."""
+    """Return the object under these names, or an empty one."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def keys_in(call: Call) -> Iterator[tuple[str, ...]]:
-    """Keys of every object in a call's arguments that has at least two, in their order."""
+    """Yield the keys, in order, of every object with two or more in the arguments of a call."""
     with contextlib.suppress(ValueError, RecursionError):
         yield from _keys(json.loads(call.arguments))
 

@@ -1,20 +1,20 @@
-"""The lower rungs: text is encoded again, and the bill decides between the readings that the format allows."""
+"""The lower rungs: encode the text again, and let the bill decide between the readings that the format allows."""
 
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipeline.answers.assemble import Built, Encoder, assemble
-from pipeline.answers.outcome import Outcome
 from pipeline.answers.providers.habits import SEAMS, WHITE_SPACE, Habits, Spaces
-from pipeline.answers.readings.candidates import CUT_AT_MARKER, TRUNCATED, Prompted, Reading, readings
+from pipeline.answers.readings.candidates import CUT_AT_MARKER, TRUNCATED, PromptState, Reading, readings
 from pipeline.answers.readings.seams import MAX_EXTRA, Change, describe, variants
-from pipeline.answers.readings.tool_calls import Context, keys_in, respaced
+from pipeline.answers.readings.tool_calls import FormatContext, keys_in, respaced
+from pipeline.answers.rebuilt_answer import RebuiltAnswer
+from pipeline.answers.segmented_ids import Encoder, SegmentedIds, assemble
 from pipeline.formats.completion.answer import Answer, Bill
 from pipeline.formats.schema.tokens import Evidence
 
 REPLACEMENT = "\ufffd"
-"""What servers show for bytes that are no text: the ids behind it are lost."""
+"""Shown by servers for bytes that are not text: the ids behind it are lost."""
 
 _ANYWHERE: Spaces = dict.fromkeys(SEAMS, WHITE_SPACE)
 
@@ -31,22 +31,25 @@ UNDECIDED = frozenset(
         "arguments_sorted_by_server",
     }
 )
-"""Flags of what no count can confirm: others cost the same, or the count itself is in doubt."""
+"""Flags that a count cannot clear: another reading has the same count, or the count itself is in doubt."""
 
 
 @dataclass(slots=True)
 class Recount:
-    """Rungs `count` and `text` for one answer. Not frozen: one is made for each answer, and a frozen one takes three times as long to make."""
+    """Rungs `count` and `text` for one answer.
 
-    context: Context
-    prompted: Prompted
+    Not frozen: one is made for each answer, and a frozen dataclass takes three times as long to make.
+    """
+
+    context: FormatContext
+    prompt_state: PromptState
     bill: Bill
     habits: Habits
     encode: Encoder
     notes: list[str]
 
-    def outcome(self, answer: Answer) -> Outcome:
-        """The reading that meets the bill, if one alone does; else the likeliest, flagged.
+    def rebuild(self, answer: Answer) -> RebuiltAnswer:
+        """Return the answer by the only reading that meets the bill; else by the likeliest reading, flagged.
 
         Raises:
             InputError: a text holds a lone surrogate.
@@ -58,19 +61,22 @@ class Recount:
             return self._rejected(("empty_zero_tokens" if self.bill.tokens == 0 else "empty_answer",))
         if answer.rejects or not honest:
             return self._rejected((*answer.rejects, *options[0].rejects, *self._mismatch(answer, options[0])))
-        builts = [assemble(reading.pieces, self.encode) for reading in honest]
-        return self._chosen(answer, honest, builts, self._plain_delta(answer, honest[0], builts))
+        all_segmented = [assemble(reading.pieces, self.encode) for reading in honest]
+        return self._chosen(answer, honest, all_segmented, self._plain_delta(answer, honest[0], all_segmented))
 
     def _readings(self, answer: Answer) -> Iterator[Reading]:
-        """All readings; of a provider that writes arguments anew, with the other spacing too."""
+        """Yield all readings; for a provider that spaces arguments anew, those with the other spacing too."""
         kept = () if answer.calls else self.habits.shows_lines  # with calls some servers strip what they keep otherwise
-        yield from readings(answer, self.context, self.prompted, self.encode.marked, kept)
+        yield from readings(answer, self.context, self.prompt_state, self.encode.marked, kept)
         if self.habits.respaces and (other := respaced(answer)) is not None:
-            for reading in readings(other, self.context, self.prompted, self.encode.marked, kept):
+            for reading in readings(other, self.context, self.prompt_state, self.encode.marked, kept):
                 yield reading._replace(repairs=(*reading.repairs, "respaced_arguments"))
 
-    def _plain_delta(self, answer: Answer, first: Reading, builts: list[Built]) -> int | None:
-        """Billed minus rebuilt, when nothing but the provider's way of counting can explain a difference of one."""
+    def _plain_delta(self, answer: Answer, first: Reading, all_segmented: list[SegmentedIds]) -> int | None:
+        """Return billed minus rebuilt tokens, when only the provider's way of counting explains a difference of one.
+
+        The result is None otherwise.
+        """
         if (
             self.bill.tokens is None
             or first.repairs
@@ -78,42 +84,49 @@ class Recount:
             or answer.finish == "unknown"
         ):
             return None
-        explained = any(len(built) == self.bill.tokens for built in builts[1:])
-        return None if explained else self.bill.tokens - len(builts[0])
+        explained = any(len(segmented) == self.bill.tokens for segmented in all_segmented[1:])
+        return None if explained else self.bill.tokens - len(all_segmented[0])
 
-    def _chosen(self, answer: Answer, options: list[Reading], builts: list[Built], plain: int | None) -> Outcome:
+    def _chosen(
+        self, answer: Answer, options: list[Reading], all_segmented: list[SegmentedIds], plain: int | None
+    ) -> RebuiltAnswer:
         if self.bill.tokens is None:
-            return self._made("text", options[0], builts[0], plain, "count_missing")
-        fitting = [n for n, built in enumerate(builts) if self._billed(built) == self.bill.tokens]
+            return self._made("text", options[0], all_segmented[0], plain, "count_missing")
+        fitting = [n for n, segmented in enumerate(all_segmented) if self._billed(segmented) == self.bill.tokens]
         if not fitting:
-            return self._mismatched(answer, options[0], builts[0], plain)
-        chosen, built = options[fitting[0]], builts[fitting[0]]
+            return self._mismatched(answer, options[0], all_segmented[0], plain)
+        chosen, segmented = options[fitting[0]], all_segmented[fitting[0]]
         if len(fitting) > 1:
             labels = " / ".join(_label(options[n], options[0]) for n in fitting)
-            return self._made("text", chosen, built, plain, "ambiguous_count", note=f"equal_count {labels}")
+            return self._made("text", chosen, segmented, plain, "ambiguous_count", note=f"equal_count {labels}")
         if any(REPLACEMENT in piece.text for piece in chosen.pieces):
-            return self._made("text", chosen, built, plain, "replacement_character")
+            return self._made("text", chosen, segmented, plain, "replacement_character")
         if self.habits.strips and (same := self._same_count(options)):
-            return self._made("text", chosen, built, plain, "edge_whitespace_suspected", note=f"equal_count {same}")
-        return self._made("count", chosen, built, plain, *self._doubts(answer, chosen, built))
+            return self._made("text", chosen, segmented, plain, "edge_whitespace_suspected", note=f"equal_count {same}")
+        return self._made("count", chosen, segmented, plain, *self._doubts(answer, chosen, segmented))
 
-    def _doubts(self, answer: Answer, reading: Reading, built: Built) -> Iterator[str]:
-        """Why a bill that is met proves nothing at this provider."""
+    def _doubts(self, answer: Answer, reading: Reading, segmented: SegmentedIds) -> Iterator[str]:
+        """Yield the codes of why a bill that is met proves nothing at this provider."""
         if self.habits.unreliable:
             yield "count_unreliable"
         unclosed = self.habits.unclosed and answer.calls and "tool_section_inside_reasoning" in reading.reasons
-        if unclosed or (self.habits.end_unclear and built.ended):
+        if unclosed or (self.habits.end_unclear and segmented.ended):
             yield "end_token_unclear"
         if self.habits.rewrites and any(call.arguments not in ("", "{}") for call in answer.calls):
             yield "arguments_rewritten_by_server"
         if self.habits.sorts_keys and any(True for call in answer.calls for _ in keys_in(call)):
             yield "arguments_sorted_by_server"
 
-    def _mismatched(self, answer: Answer, reading: Reading, built: Built, plain: int | None) -> Outcome:
-        """No reading meets the bill: try white space at the seams; take it only when one way alone does."""
-        found = self._seams(reading, built, self.habits.may_strip, enough=2)
-        if len(found) == 1:
-            candidate, change = found[0]
+    def _mismatched(
+        self, answer: Answer, reading: Reading, segmented: SegmentedIds, plain: int | None
+    ) -> RebuiltAnswer:
+        """Return the answer when no reading meets the bill.
+
+        White space is put back at the seams if exactly one way to do so meets the bill.
+        """
+        fitting = self._seam_variants(reading, segmented, self.habits.may_strip, enough=2)
+        if len(fitting) == 1:
+            candidate, change = fitting[0]
             habit = ", as this provider's rows with known ids lost" if self.habits.verified else ""
             return self._made(
                 "count",
@@ -123,14 +136,16 @@ class Recount:
                 *self._doubts(answer, reading, candidate),
                 note=describe(change) + habit,
             )
-        if found or self._seams(reading, built, _ANYWHERE, enough=1):
-            return self._made("text", reading, built, plain, "count_mismatch", "edge_whitespace_suspected")
-        return self._made("text", reading, built, plain, "count_mismatch")
+        if fitting or self._seam_variants(reading, segmented, _ANYWHERE, enough=1):
+            return self._made("text", reading, segmented, plain, "count_mismatch", "edge_whitespace_suspected")
+        return self._made("text", reading, segmented, plain, "count_mismatch")
 
-    def _seams(self, reading: Reading, built: Built, spaces: Spaces, enough: int) -> list[tuple[Built, Change]]:
-        """Ways to put white space back that meet the bill, up to `enough` of them."""
+    def _seam_variants(
+        self, reading: Reading, segmented: SegmentedIds, spaces: Spaces, enough: int
+    ) -> list[tuple[SegmentedIds, Change]]:
+        """Return the ways to put white space back that meet the bill, at most `enough` of them."""
         assert self.bill.tokens is not None
-        if not 0 < self.bill.tokens - self._billed(built) <= MAX_EXTRA:
+        if not 0 < self.bill.tokens - self._billed(segmented) <= MAX_EXTRA:
             return []
         candidates = (
             (assemble(pieces, self.encode), change)
@@ -141,7 +156,10 @@ class Recount:
         )
 
     def _same_count(self, options: list[Reading]) -> str | None:
-        """A way to put white space back, at a seam that this provider strips, in any reading, which meets the bill as well."""
+        """Describe a way to put white space back, at a seam that this provider strips, that meets the bill as well.
+
+        The result is None where no way does.
+        """
         changed = (variant for reading in options for variant in variants(reading.pieces, self.habits.strips, {}))
         return next(
             (
@@ -152,31 +170,34 @@ class Recount:
             None,
         )
 
-    def _billed(self, built: Built) -> int:
-        """Tokens that this provider would bill."""
-        return built.billed(bills_end=self.habits.bills_end)
+    def _billed(self, segmented: SegmentedIds) -> int:
+        """Return how many tokens this provider would bill."""
+        return segmented.billed(bills_end=self.habits.bills_end)
 
     def _made(
         self,
         evidence: Evidence,
         reading: Reading,
-        built: Built,
+        segmented: SegmentedIds,
         plain: int | None,
         *reasons: str,
         note: str | None = None,
-    ) -> Outcome:
-        delta = None if self.bill.tokens is None else self.bill.tokens - len(built)
-        said = [*self.notes, *self.bill.notes, *reading.repairs]
+    ) -> RebuiltAnswer:
+        delta = None if self.bill.tokens is None else self.bill.tokens - len(segmented)
+        notes = [*self.notes, *self.bill.notes, *reading.repairs]
         if note is not None:
-            said.append(note)
-        if delta is not None and self._billed(built) != len(built):
-            said.append("terminator_not_billed")
-        said += self._spelled_out(reading)
+            notes.append(note)
+        if delta is not None and self._billed(segmented) != len(segmented):
+            notes.append("terminator_not_billed")
+        notes += self._spelled_out(reading)
         if evidence == "count" and not UNDECIDED.isdisjoint((*reading.reasons, *reasons)):
             evidence = "text"
-        return Outcome(built, evidence, delta, tuple(said), tuple(dict.fromkeys((*reading.reasons, *reasons))), plain)
+        return RebuiltAnswer(
+            segmented, evidence, delta, tuple(notes), tuple(dict.fromkeys((*reading.reasons, *reasons))), plain
+        )
 
     def _spelled_out(self, reading: Reading) -> Iterator[str]:
+        """Yield notes on special tokens, or what looks like one, in the reading's texts."""
         texts = [piece.text for piece in reading.pieces if piece.token is None and self.encode.marked(piece.text)]
         if not texts:
             return
@@ -186,7 +207,7 @@ class Recount:
             yield "marker_like_text"
 
     def _mismatch(self, answer: Answer, reading: Reading) -> tuple[str, ...]:
-        """Whether what is shown in place of the model's words costs something else."""
+        """Return the code for a bill that does not fit the text which a server shows in place of the model's own."""
         different = (
             answer.rejects
             and self.bill.tokens is not None
@@ -194,11 +215,11 @@ class Recount:
         )
         return ("count_mismatch",) if different else ()
 
-    def _rejected(self, codes: tuple[str, ...]) -> Outcome:
-        return Outcome(None, notes=(*self.notes, *self.bill.notes), reasons=tuple(dict.fromkeys(codes)))
+    def _rejected(self, codes: tuple[str, ...]) -> RebuiltAnswer:
+        return RebuiltAnswer(None, notes=(*self.notes, *self.bill.notes), reasons=tuple(dict.fromkeys(codes)))
 
 
 def _label(reading: Reading, first: Reading) -> str:
-    """What distinguishes a reading, for people."""
+    """Describe for a note how a reading differs from the first."""
     changed = [p.text for p, q in itertools.zip_longest(reading.pieces, first.pieces) if p is not None and p != q]
     return "+".join(reading.repairs) or "+".join(repr(text[:40]) for text in changed[:2]) or "default"

@@ -1,13 +1,13 @@
-"""Ids that came with an answer: are they possible, where are their spans, do they say what the text says."""
+"""Token ids that a server returned: possible or not, their spans, and whether they say what the text says."""
 
 import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from pipeline.answers.assemble import Built, Span, pack
 from pipeline.answers.readings.chat_formats import Thinking
 from pipeline.answers.readings.markers import Markers
+from pipeline.answers.segmented_ids import SegmentedIds, Span, pack
 from pipeline.formats.completion.answer import Answer, Call
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.loading import Tokenizer
@@ -16,28 +16,29 @@ _REPLACED = re.compile("�+")
 
 
 def as_ids(value: Any) -> list[int] | None:
-    """The value as a list of ids, or None when it is none."""
+    """Return the value if it is a list of ids, else None."""
     return value if isinstance(value, list) and set(map(type, value)) == {int} else None
 
 
 def impossible(ids: Sequence[int], record: TargetRecord, tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    """Each id that the model cannot have meant: (code, where and which)."""
-    strange = tokenizer.without_text(set(ids)) - set(record.special_tokens.values())
-    if not strange:
+    """Return each id that the model cannot have emitted: its code, and its position and value in words."""
+    without_text = tokenizer.without_text(set(ids)) - set(record.special_tokens.values())
+    if not without_text:
         return []
     return [
         ("reserved_id", f"position {position} is {token}, a reserved slot")
         if 0 <= token < record.vocab_size
         else ("id_out_of_range", f"position {position} is {token}, the vocabulary has {record.vocab_size}")
         for position, token in enumerate(ids)
-        if token in strange
+        if token in without_text
     ]
 
 
-def spans_of(ids: Sequence[int], record: TargetRecord, markers: Markers, thinking: Thinking) -> Built:
-    """Spans of an answer from its ids alone: the special tokens say what each stretch of text is.
+def spans_of(ids: Sequence[int], record: TargetRecord, markers: Markers, thinking: Thinking) -> SegmentedIds:
+    """Return an answer's ids with their spans: the special tokens alone say what each stretch of text is.
 
-    A marker out of place (a call's close where no call is open) is a `special` and changes nothing: servers skip it too.
+    A marker out of place, such as a call's close where no call is open, has the kind `special` and changes nothing;
+    servers skip it too.
     """
     named = set(record.special_tokens.values())
     state = _State(
@@ -52,21 +53,21 @@ def spans_of(ids: Sequence[int], record: TargetRecord, markers: Markers, thinkin
         spans.append(Span(state.after(ids, position), position, start))
     if start < len(ids):
         spans.append(Span(state.text, start, len(ids)))
-    return Built(pack(ids), tuple(spans))
+    return SegmentedIds(pack(ids), tuple(spans))
 
 
 class _State:
-    """Where in an answer we are."""
+    """Position in the grammar of an answer while its ids are read."""
 
     def __init__(self, roles: dict[int, str], text: str) -> None:
         self._roles = roles
         self._has_args = "call_args" in roles.values()
         self.text = text
-        """Kind of the text that stands here."""
+        """Kind of the text at this position."""
         self._in_section = self._in_call = False
 
     def after(self, ids: Sequence[int], position: int) -> str:
-        """Step over a special token; return its kind."""
+        """Move past a special token; return its kind."""
         role = self._roles.get(ids[position], "special")
         if role == "think_open":
             self.text = "reasoning"
@@ -89,41 +90,53 @@ class _State:
         return role
 
     def _whole_call(self, ids: Sequence[int], position: int) -> bool:
-        """Whether the markers of a whole call follow: so a call stands even where its section's own marker is missing."""
+        """Return whether the markers of a whole call follow.
+
+        They count as a call even without the opening marker of the section.
+        """
         following = [role for token in ids[position + 1 :] if (role := self._roles.get(token)) is not None]
         return following[: 2 if self._has_args else 1] == (
             ["call_args", "call_close"] if self._has_args else ["call_close"]
         )
 
 
-def agrees(answer: Answer, built: Built, ids: Sequence[int], tokenizer: Tokenizer, record: TargetRecord) -> bool:
-    """Whether ids say what the text says, but for what servers do to it: white space at the seams, stray special tokens left out, calls written anew."""
+def agrees(
+    answer: Answer, segmented: SegmentedIds, ids: Sequence[int], tokenizer: Tokenizer, record: TargetRecord
+) -> bool:
+    """Return whether ids say what the text says.
+
+    Differences that servers are known to make are allowed: white space cut at the seams, special tokens left out, calls
+    written anew.
+    """
     if not answer.has_text:
         return True
     shown = (_plain(answer.reasoning), _plain(answer.content))
-    said = _Said(built, ids, tokenizer, record)
+    texts = _ShownTexts(segmented, ids, tokenizer, record)
     if answer.calls:
-        called = said.calls()
-        given = (called, [call for call in called if call.closed])  # some servers leave out a call that was not closed
-        return shown in (said.skipped(), said.before_calls()) and any(
-            _same_calls(answer.calls, [call.text for call in calls]) for calls in given
+        emitted_calls = texts.calls()
+        versions = (
+            emitted_calls,
+            [call for call in emitted_calls if call.closed],
+        )  # some servers leave out a call that was not closed
+        return shown in (texts.without_markers(), texts.before_calls()) and any(
+            _same_calls(answer.calls, [call.text for call in calls]) for calls in versions
         )
-    return shown in said.versions()
+    return shown in texts.versions()
 
 
-class _Called(NamedTuple):
-    """A call as it was emitted."""
+class _EmittedCall(NamedTuple):
+    """A call as the model emitted it."""
 
     text: str
-    """Of its arguments, in some formats with its name."""
+    """Text of its arguments; in some formats it holds the name too."""
     closed: bool
 
 
-class _Said:
-    """What ids say, as the texts that servers make of them."""
+class _ShownTexts:
+    """The texts that servers make of an answer's ids."""
 
-    def __init__(self, built: Built, ids: Sequence[int], tokenizer: Tokenizer, record: TargetRecord) -> None:
-        self._spans = built.spans
+    def __init__(self, segmented: SegmentedIds, ids: Sequence[int], tokenizer: Tokenizer, record: TargetRecord) -> None:
+        self._spans = segmented.spans
         self._ids = ids
         self._tokenizer = tokenizer
         self._end = record.role_id("end")
@@ -131,44 +144,47 @@ class _Said:
         self._named = (record.role_id("think_open"), record.role_id("think_close"))
 
     def texts(self, kind: str) -> list[str]:
-        """Text of every span of a kind."""
+        """Return the text of each span of a kind."""
         decode = self._tokenizer.decode_bytes  # such a span holds no special token
         return [
             decode(self._ids[start:end]).decode("utf-8", "replace") for name, start, end in self._spans if name == kind
         ]
 
-    def calls(self) -> list["_Called"]:
-        """Every call; one may have no arguments."""
-        found: list[_Called] = []
+    def calls(self) -> list["_EmittedCall"]:
+        """Return each call; the text of one without arguments is empty."""
+        calls: list[_EmittedCall] = []
         for name, start, end in self._spans:
             if name == "call_open":
-                found.append(_Called("", False))
+                calls.append(_EmittedCall("", False))
             elif name == "call_args":
-                found[-1] = _Called(
+                calls[-1] = _EmittedCall(
                     self._tokenizer.decode_bytes(self._ids[start:end]).decode("utf-8", "replace"), False
                 )
             elif name == "call_close":
-                found[-1] = found[-1]._replace(closed=True)
-        return found
+                calls[-1] = calls[-1]._replace(closed=True)
+        return calls
 
-    def skipped(self) -> tuple[str, str]:
-        """Reasoning and content, special tokens left out."""
+    def without_markers(self) -> tuple[str, str]:
+        """Return reasoning and content without special tokens."""
         return _plain("".join(self.texts("reasoning"))), _plain("".join(self.texts("content")))
 
     def before_calls(self) -> tuple[str, str]:
-        """The same without what stands in the tool section beside its calls, and after it: servers drop that."""
+        """Return reasoning and content without the text inside and after the tool section, which servers drop."""
         first = next((start for name, start, _ in self._spans if name in ("tools_open", "call_open")), len(self._ids))
-        said = b"".join(
+        content = b"".join(
             self._tokenizer.decode_bytes(self._ids[start:end])
             for name, start, end in self._spans
             if name == "content" and end <= first
         )
-        return self.skipped()[0], _plain(said.decode("utf-8", "replace"))
+        return self.without_markers()[0], _plain(content.decode("utf-8", "replace"))
 
     def versions(self) -> Iterator[tuple[str, str]]:
-        """Reasoning and content in every way that servers without structured calls show them; in the rest, special tokens are spelled out."""
+        """Yield reasoning and content in each way in which servers without structured calls show them.
+
+        All but the first spell special tokens out.
+        """
         if not any(name == "call_open" for name, _, _ in self._spans):
-            yield self.skipped()
+            yield self.without_markers()
         opened, close = self._named
         whole = [token for token in self._ids if token != self._end]
         spelled = _plain(self._text(whole))
@@ -190,12 +206,12 @@ class _Said:
         )
 
 
-def _same_calls(calls: Sequence[Call], called: list[str]) -> bool:
-    return len(calls) == len(called) and all(map(_same_call, calls, called))
+def _same_calls(calls: Sequence[Call], emitted: list[str]) -> bool:
+    return len(calls) == len(emitted) and all(map(_same_call, calls, emitted))
 
 
 def _same_call(call: Call, text: str) -> bool:
-    """Whether a call's emitted text holds the arguments that the server reports."""
+    """Return whether the text of an emitted call holds the arguments that the server reports."""
     if _plain(call.arguments) in text:
         return True
     before, brace, rest = text.partition("{")
@@ -218,5 +234,5 @@ def _json(text: str) -> Any:
 
 
 def _plain(text: str) -> str:
-    """Text without white space at its ends, and with every run of undecodable characters as one."""
+    """Return the text without white space at its ends, and with each run of undecodable characters as one."""
     return _REPLACED.sub("�", text.strip())

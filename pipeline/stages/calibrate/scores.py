@@ -1,12 +1,21 @@
-"""How often rebuilt ids were the true ones, by group, each rate with its interval. Light, so that a build without truths has next to nothing to load."""
+"""Exact rates of rebuilt ids, with their intervals, for each group of rows.
+
+This module loads little, so that a build without true ids has next to nothing to load.
+"""
 
 import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Verdict = Literal["exact", "segmentation", "text", "none"]
-"""exact: every id equal; segmentation: the same special tokens and bytes; text: other bytes or special tokens; none: no ids were rebuilt."""
+Match = Literal["exact", "segmentation", "text", "none"]
+"""The relation of rebuilt ids to the true ones.
+
+- exact: every id is equal
+- segmentation: the special tokens and the bytes between them are equal
+- text: special tokens or bytes differ
+- none: no ids were rebuilt
+"""
 
 Z = 1.959963984540054
 """Normal quantile of a two-sided 95 % interval."""
@@ -15,7 +24,7 @@ MAX_EXAMPLES = 8
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
-    """95 % interval of a rate (Wilson 1927, score interval); (0, 1) without trials."""
+    """Return the 95 % interval of a rate (Wilson 1927, score interval); (0, 1) without trials."""
     if trials == 0:
         return 0.0, 1.0
     rate, square = successes / trials, Z * Z
@@ -26,23 +35,23 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 @dataclass(slots=True)
 class Scores:
-    """Counts of verdicts, by group."""
+    """Counts of matches, by group."""
 
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """(dimension, group, verdict) to rows."""
+    """Maps (dimension, group, match) to a number of rows."""
     examples: list[dict[str, Any]] = field(default_factory=list)
     rows: int = 0
 
-    def take(self, groups: dict[str, str], verdict: Verdict, example: dict[str, Any] | None) -> None:
+    def add(self, groups: dict[str, str], match: Match, example: dict[str, Any] | None) -> None:
         """Count a row in each of its groups."""
         self.rows += 1
         for dimension, group in (("all", "all"), *groups.items()):
-            self.counts[dimension, group, verdict] += 1
+            self.counts[dimension, group, match] += 1
         if example is not None and len(self.examples) < MAX_EXAMPLES:
             self.examples.append(example)
 
     def document(self) -> dict[str, Any]:
-        """Every group with its counts, exact rate and interval."""
+        """Return each group with its counts, its exact rate and the interval of the rate."""
         document: dict[str, Any] = {}
         for dimension, group in sorted({key[:2] for key in self.counts}):
             document.setdefault(dimension, {})[group] = self._group(dimension, group)
@@ -50,9 +59,7 @@ class Scores:
         return {**overall, **{f"by_{name}": groups for name, groups in document.items()}, "differences": self.examples}
 
     def _group(self, dimension: str, group: str) -> dict[str, Any]:
-        counts = {
-            verdict: self.counts[dimension, group, verdict] for verdict in ("exact", "segmentation", "text", "none")
-        }
+        counts = {match: self.counts[dimension, group, match] for match in ("exact", "segmentation", "text", "none")}
         rows = sum(counts.values())
         low, high = wilson(counts["exact"], rows)
         return {

@@ -1,4 +1,4 @@
-"""`calibrate`: how many rows are exactly what the model emitted, where the responses hold the truth; says so where they do not."""
+"""`calibrate`: count the rows that are exactly what the model emitted, where the responses hold the true ids."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -12,12 +12,12 @@ from pipeline.core.sections import Section
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.stages.calibrate.scores import Scores
 
-_MARK = b'"x_truth"'
-"""What a line that holds a truth has in it; any other need not be parsed."""
+_TRUTH_KEY = b'"x_truth"'
+"""Part of each line that holds true ids; any other line need not be parsed."""
 
 
 class Config(Section):
-    """The stage takes nothing from the config."""
+    """The stage reads no key of the config."""
 
 
 def run(config: Config, *, responses: Path, tokens: Path, record: Path, report: Path) -> None:
@@ -35,38 +35,42 @@ def run(config: Config, *, responses: Path, tokens: Path, record: Path, report: 
 
 
 def _scored(truths: Iterator[dict[str, list[int]]], tokens: Path, record: Path) -> Scores:
-    """Score every row whose truth is known. What this needs is loaded here: the answers of other servers hold no truth, and nothing is compared."""
+    """Score each row whose true ids are known.
+
+    The imports are here because most builds do not need them: answers of real servers hold no true ids, so nothing is
+    compared.
+    """
     from pipeline.core.tables import read_rows
     from pipeline.formats.schema.tokens import SCHEMA
     from pipeline.model.special_tokens import open_tokenizer
-    from pipeline.stages.calibrate.compare import Judge, judged
+    from pipeline.stages.calibrate.comparison import IdComparison, score_row
 
     target = read_model(record, TargetRecord)
-    judge, scores = Judge(target, open_tokenizer(target)), Scores()
+    comparison, scores = IdComparison(target, open_tokenizer(target)), Scores()
     truth: dict[str, list[int]] = {}
     for row in read_rows(tokens, SCHEMA):
         while row["id"] not in truth and (more := next(truths, None)) is not None:
             truth.update(more)
         if (ids := truth.pop(row["id"], None)) is not None:
-            judged(judge, scores, row, ids, target)
+            score_row(comparison, scores, row, ids)
     return scores
 
 
 def _truths(responses: Path) -> Iterator[dict[str, list[int]]]:
-    """True ids of each line that holds some: row id to ids, one for each choice."""
+    """Yield the true ids of each line that holds some: row id to ids, one for each choice."""
     for _, line in read_lines(responses):
-        if _MARK not in line:
+        if _TRUTH_KEY not in line:
             continue
         try:
             row = orjson.loads(line)
         except orjson.JSONDecodeError:
             continue
-        if isinstance(row, dict) and (found := truth_of(row)):
-            yield found
+        if isinstance(row, dict) and (truth := truth_of(row)):
+            yield truth
 
 
 def truth_of(row: dict[str, Any]) -> dict[str, list[int]]:
-    """True ids in a line of responses.jsonl; the stage that rebuilds never looks at them."""
+    """Return the true ids in a line of responses.jsonl, by row id; `reconstruct` never reads them."""
     body = row.get("response")
     extra = body.get("x_truth") if isinstance(body, dict) else None
     ids = extra.get("output_ids") if isinstance(extra, dict) else None

@@ -1,4 +1,7 @@
-"""Lines to record batches, in order: in several processes when there is enough to do. The result does not depend on how many: what is handed out is cut by lines alone."""
+"""Lines to record batches, in order, by several processes when there is enough to do.
+
+The result does not depend on the number of processes: the lines are cut into pieces by their number alone.
+"""
 
 import gc
 import multiprocessing
@@ -12,34 +15,31 @@ import orjson
 import pyarrow as pa
 
 from pipeline.answers.lines import Job
-from pipeline.answers.providers.habits import SAMPLE_ROWS, Habits, Seen, take_in
-from pipeline.answers.rows import Row, RowMaker
+from pipeline.answers.providers.habits import SAMPLE_ROWS, HabitCounts, Habits, add_counts
+from pipeline.answers.rows import RowMaker
 from pipeline.core.process.pools import processes_for, where_needed
 from pipeline.core.process.runner import begin_worker, no_collector
 from pipeline.core.process.shared_memory import Parcel, Slots
-from pipeline.core.reuse.rows import Found
+from pipeline.formats.prompt_responses import PromptResponse
 from pipeline.formats.schema.tokens import SCHEMA
-from pipeline.stages.reconstruct.columns import counted, joined, record_batch
-from pipeline.stages.reconstruct.kept import Fresh, KeptLines, Line
+from pipeline.stages.reconstruct.columns import joined, record_batch
 from pipeline.stages.reconstruct.summary import Tally
 
 GROUP_LINES = 256
-"""Lines whose rows are a row group of the table."""
+"""Lines whose rows make one row group of the table."""
 PIECE_LINES = 128
-"""Lines that are handed out at a time: few, so that all processes end together."""
+"""Lines that a process gets at a time: few, so that all processes end together."""
 SURVEY_LINES = 32
-"""Lines that are looked at together for habits: few, since most files need only some hundred."""
+"""Lines that are examined together for habits: few, since most files need only some hundred."""
 SLOT_BYTES = 4 << 20
-"""Of shared memory for a piece, or for its rows: larger ones go through a pipe."""
+"""Bytes of shared memory for a piece, or for its rows; larger ones go through a pipe."""
 PARALLEL_FROM = 4 << 20
-"""Bytes of input from which more than one core pays."""
+"""Bytes of input from which more than one process pays."""
 
-ToJob = Callable[[Line], Job]
-Shown = dict[str | None, Seen]
-"""What lines show of their providers."""
+ToJob = Callable[[PromptResponse], Job]
 
 _NAMES_ONE = re.compile(b'"provider": ?"')
-"""How a line names any provider."""
+"""Matches a line that names any provider."""
 
 
 class Plan(NamedTuple):
@@ -50,186 +50,147 @@ class Plan(NamedTuple):
     habits: dict[str | None, Habits]
 
 
-class Group(NamedTuple):
-    """Lines of a row group, with what is kept of them."""
+class Piece(NamedTuple):
+    """Lines that one process turns into rows."""
 
-    lines: list[Line]
-    found: Found | None
+    lines: list[PromptResponse]
+    ends_group: bool
+    """True when these are the last lines of their row group."""
 
 
-class Made(NamedTuple):
-    """Rows of some lines."""
+class PieceRows(NamedTuple):
+    """The rows of a piece."""
 
     batch: pa.RecordBatch
-    counts: list[int]
-    """Rows of each line."""
     tally: Tally
 
 
-class Sent(NamedTuple):
+class SentPiece(NamedTuple):
     """A piece on its way to a process."""
 
     parcel: Parcel
-    """Text and prompt of each line."""
+    """Response and prompt of each line."""
     slot: int | None
-    """Where the rows may be put."""
+    """Slot that may hold the rows; None when no slot was free."""
     numbers: list[int]
 
 
-class Answered(NamedTuple):
-    """`Made` on its way back."""
+class SentRows(NamedTuple):
+    """The rows of a piece on their way back."""
 
     parcel: Parcel
-    """The batch, as Arrow writes it."""
-    counts: list[int]
+    """The batch, serialized by Arrow."""
     tally: Tally
 
 
 _plan: Plan | None = None
 _slots: Slots | None = None
 
-Tasks = Iterator[tuple[Group | None, list[Line] | None]]
-"""Lines to work on, a piece at a time; beside the last piece of a group stands the group."""
-Results = Iterator[tuple[Group | None, Made | None]]
 
-
-def survey(lines: Iterable[Line], maker: RowMaker, to_job: ToJob, kept: KeptLines | None = None) -> Shown:
-    """First pass: what the first rows of each provider show of its habits."""
-    seen: Shown = {}
+def survey(lines: Iterable[PromptResponse], maker: RowMaker, to_job: ToJob) -> dict[str | None, HabitCounts]:
+    """First pass: count what the first rows of each provider show of its habits."""
+    counts: dict[str | None, HabitCounts] = {}
     enough: set[str | None] = set()
     named: re.Pattern[bytes] | None = None
 
-    def needed(line: Line) -> bool:
-        """Lines that name only a provider of whom enough is known, or none likewise, need not be parsed."""
-        text = line[1] or b""
-        return not (named is not None and named.search(text)) and not (
-            None in enough and _NAMES_ONE.search(text) is None
-        )
+    def needed(line: PromptResponse) -> bool:
+        """Return False for a line that surely belongs to a provider with enough rows: such a line is not parsed."""
+        text = line.response or b""
+        if named is not None and named.search(text):
+            return False
+        return None not in enough or _NAMES_ONE.search(text) is not None
 
     wanted = filter(needed, lines)
     while chunk := list(islice(wanted, SURVEY_LINES)):
-        before = [None if kept is None else kept.seen(line) for line in chunk]
-        new = [line for line, shown in zip(chunk, before, strict=True) if shown is None]
         with no_collector():
-            fresh = maker.shown(map(to_job, new), enough)
-        if kept is not None:
-            for line, now in zip(new, fresh, strict=True):
-                if now is not None:
-                    kept.add_seen(line, now)
-        left = iter(fresh)
-        for shown in before:
-            now = next(left) if shown is None else shown
-            take_in(seen, now or {}, SAMPLE_ROWS)
-        enough = {name for name, counts in seen.items() if counts.rows >= SAMPLE_ROWS}
-        named = _named([name for name in enough if name])
-    return seen
+            shown = list(maker.habit_counts(map(to_job, chunk), enough))
+        for provider, row_counts in shown:
+            add_counts(counts, provider, row_counts, SAMPLE_ROWS)
+        enough = {provider for provider, own in counts.items() if own.rows >= SAMPLE_ROWS}
+        named = _naming([provider for provider in enough if provider])
+    return counts
 
 
-def _named(providers: Sequence[str]) -> re.Pattern[bytes] | None:
-    """How a line names one of these providers."""
+def _naming(providers: Sequence[str]) -> re.Pattern[bytes] | None:
+    """Return a pattern that matches a line that names one of the providers; None without providers."""
     names = b"|".join(re.escape(orjson.dumps(name)) for name in providers)
     return re.compile(b'"provider": ?(?:' + names + b")") if names else None
 
 
-def batches(
-    lines: Iterator[Line], plan: Plan, tally: Tally, workers: int, *, kept: KeptLines | None = None
-) -> Iterator[pa.RecordBatch]:
-    """Second pass: the rows of each group of lines, counted in `tally`; made by so many processes, or here."""
-    tasks = _tasks(lines, kept)
-    parts: list[Made] = []
-    for group, made in _by_processes(tasks, plan, workers) if workers > 1 else _here(tasks, plan):
-        parts += [] if made is None else [made]
-        if group is None:
-            continue
-        fresh = (
-            Fresh(joined([part.batch for part in parts]), [count for part in parts for count in part.counts])
-            if parts
-            else None
-        )
-        if kept is None or group.found is None:
-            assert fresh is not None
-            batch = fresh.batch
-        else:
-            batch = kept.join(group.found, fresh)
-        if fresh is not None and len(fresh.counts) == len(group.lines):
-            for part in parts:
-                tally.add(part.tally)
-        else:
-            tally.take(len(group.lines), counted(batch))
-        parts = []
-        yield batch
+def batches(lines: Iterator[PromptResponse], plan: Plan, tally: Tally, workers: int) -> Iterator[pa.RecordBatch]:
+    """Second pass: make the rows of each group of lines, and count them in `tally`.
+
+    `workers` processes do the work; for 1 it is done in this one.
+
+    Raises:
+        AerieError: a process died.
+    """
+    pieces = _pieces(lines)
+    parts: list[pa.RecordBatch] = []
+    for ends_group, rows in _rows_by_processes(pieces, plan, workers) if workers > 1 else _rows_here(pieces, plan):
+        parts.append(rows.batch)
+        tally.add(rows.tally)
+        if ends_group:
+            yield joined(parts)
+            parts = []
 
 
-def _tasks(lines: Iterator[Line], kept: KeptLines | None) -> Tasks:
-    """Each group's lines that must be worked on."""
+def _pieces(lines: Iterator[PromptResponse]) -> Iterator[Piece]:
     while group := list(islice(lines, GROUP_LINES)):
-        found = None if kept is None else kept.look(group)
-        needed = group if found is None else [group[number] for number in found.missing]
-        pieces = [needed[start : start + PIECE_LINES] for start in range(0, len(needed), PIECE_LINES)]
-        yield from ((None, piece) for piece in pieces[:-1])
-        yield Group(group, found), pieces[-1] if pieces else None
+        for start in range(0, len(group), PIECE_LINES):
+            yield Piece(group[start : start + PIECE_LINES], start + PIECE_LINES >= len(group))
 
 
-def _here(tasks: Tasks, plan: Plan) -> Results:
-    for group, piece in tasks:
+def _rows_here(pieces: Iterable[Piece], plan: Plan) -> Iterator[tuple[bool, PieceRows]]:
+    for piece in pieces:
         with no_collector():
-            made = None if piece is None else _made(plan.maker.rows_by_job(map(plan.to_job, piece), plan.habits))
-        yield group, made
+            rows = _piece_rows(piece.lines, plan)
+        yield piece.ends_group, rows
 
 
-def _made(by_line: list[list[Row]]) -> Made:
-    rows = [row for rows in by_line for row in rows]
+def _piece_rows(lines: Sequence[PromptResponse], plan: Plan) -> PieceRows:
+    rows = plan.maker.rows(map(plan.to_job, lines), plan.habits)
     tally = Tally()
-    tally.take(len(by_line), rows)
-    return Made(record_batch(rows), [len(rows) for rows in by_line], tally)
+    tally.count(len(lines), rows)
+    return PieceRows(record_batch(rows), tally)
 
 
-def _by_processes(tasks: Tasks, plan: Plan, workers: int) -> Results:
+def _rows_by_processes(pieces: Iterable[Piece], plan: Plan, workers: int) -> Iterator[tuple[bool, PieceRows]]:
     global _plan, _slots
     ahead = 2 * workers
-    _plan, _slots = plan, Slots(ahead + 2, SLOT_BYTES)  # forked processes inherit them; a few lines are worked on here
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start) as pool:
-        for (group, slot), sent in where_needed(pool, _run, _parcels(tasks, _slots), ahead):
-            made = None if sent is None else _received(sent, _slots)
+    _plan, _slots = plan, Slots(ahead + 2, SLOT_BYTES)  # forked processes inherit them; a short file is worked on here
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _start_worker) as pool:
+        for (ends_group, slot), sent in where_needed(pool, _work, _sent_pieces(pieces, _slots), ahead):
+            assert sent is not None
+            (batch,) = _slots.get(sent.parcel)
+            rows = PieceRows(pa.ipc.read_record_batch(pa.py_buffer(batch), SCHEMA), sent.tally)
             _slots.give_back(slot)
-            yield group, made
+            yield ends_group, rows
 
 
-def _parcels(tasks: Tasks, slots: Slots) -> "Iterator[tuple[tuple[Group | None, int | None], Sent | None]]":
-    """Each piece in a slot, which is free again when its rows were read."""
-    for group, piece in tasks:
-        if piece is None:
-            yield (group, None), None
-            continue
+def _sent_pieces(pieces: Iterable[Piece], slots: Slots) -> Iterator[tuple[tuple[bool, int | None], SentPiece]]:
+    """Put each piece into a slot, which is free again when its rows were read."""
+    for piece in pieces:
         slot = slots.take()
-        yield (
-            (group, slot),
-            Sent(slots.put(slot, [part for line in piece for part in line[1:]]), slot, [line[0] for line in piece]),
-        )
+        parcel = slots.put(slot, [text for line in piece.lines for text in (line.response, line.prompt)])
+        yield (piece.ends_group, slot), SentPiece(parcel, slot, [line.number for line in piece.lines])
 
 
-def _start() -> None:
+def _start_worker() -> None:
     begin_worker()
-    gc.freeze()  # what was inherited is no garbage, and looking through it would copy its memory
+    gc.freeze()  # inherited objects are not garbage, and a collection would copy their memory
 
 
-def _run(sent: Sent) -> Answered:
-    """Rows of lines that came from another process, on their way back."""
+def _work(sent: SentPiece) -> SentRows:
+    """Make the rows of a piece in a worker process."""
     assert _plan is not None
     assert _slots is not None
-    parts = iter(_slots.get(sent.parcel))
+    texts = iter(_slots.get(sent.parcel))
     with no_collector():
-        made = _made(
-            _plan.maker.rows_by_job(map(_plan.to_job, zip(sent.numbers, parts, parts, strict=True)), _plan.habits)
-        )
-    return Answered(_slots.put(sent.slot, [made.batch.serialize()]), made.counts, made.tally)
-
-
-def _received(answered: Answered, slots: Slots) -> Made:
-    (batch,) = slots.get(answered.parcel)
-    return Made(pa.ipc.read_record_batch(pa.py_buffer(batch), SCHEMA), answered.counts, answered.tally)
+        rows = _piece_rows(list(map(PromptResponse, sent.numbers, texts, texts)), _plan)
+    return SentRows(_slots.put(sent.slot, [rows.batch.serialize()]), rows.tally)
 
 
 def workers_for(size: int, wanted: int | None) -> int:
-    """Cores to use for so many bytes of input, unless the user wants another number."""
+    """Return how many processes to use for an input of `size` bytes; `wanted` is the user's own number, if any."""
     return processes_for(size, worth=PARALLEL_FROM) if wanted is None else max(1, wanted)

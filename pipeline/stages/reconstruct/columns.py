@@ -1,19 +1,18 @@
-"""Rows to Arrow, without a Python object for each id."""
+"""Arrow columns from rows, without a Python object for each id."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, pairwise
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, chain
 
 import pyarrow as pa
 
-from pipeline.answers.assemble import WIDTH, Span
-from pipeline.answers.rows import Row
+from pipeline.answers.rows import PackedRow
+from pipeline.answers.segmented_ids import ID_BYTES, Span
 from pipeline.formats.schema.tokens import SCHEMA
 
 
-def record_batch(rows: Sequence[Row]) -> pa.RecordBatch:
-    """Rows in the columns of SCHEMA, in order."""
-    fields = dict(zip(Row._fields, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(Row._fields, ())
+def record_batch(rows: Sequence[PackedRow]) -> pa.RecordBatch:
+    """Put rows into the columns of SCHEMA, in order; there is at least one row."""
+    fields = dict(zip(PackedRow._fields, zip(*rows, strict=True), strict=True))
     lists = {
         "prompt_ids": _ids(fields["prompt"]),
         "completion_ids": _ids(fields["completion"]),
@@ -27,24 +26,23 @@ def record_batch(rows: Sequence[Row]) -> pa.RecordBatch:
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """Batches in the columns of SCHEMA as one."""
+    """Join batches in the columns of SCHEMA."""
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _lists(lengths: Iterable[int], values: pa.Array, name: str) -> pa.ListArray:
-    """Values as lists of these lengths, in the type of a column."""
+    """Make a list column from its values and the lengths of its lists."""
     return pa.ListArray.from_arrays(
         pa.array(list(accumulate(lengths, initial=0)), pa.int32()), values, type=SCHEMA.field(name).type
     )
 
 
 def _ids(buffers: Sequence[bytes]) -> pa.ListArray:
-    """Buffers of little-endian uint32 as a list<int32> column; ids are below 2**31."""
+    """Make a list<int32> column from buffers of little-endian uint32; ids are below 2**31."""
     whole = b"".join(buffers)
-    values = pa.Array.from_buffers(
-        pa.int32(), len(whole) // WIDTH, [None, pa.py_buffer(whole)]
-    )  # by way of numpy, pyarrow would import numpy.ma
-    return _lists((len(buffer) // WIDTH for buffer in buffers), values, "completion_ids")
+    # From a numpy array instead of a buffer, pyarrow would import numpy.ma.
+    values = pa.Array.from_buffers(pa.int32(), len(whole) // ID_BYTES, [None, pa.py_buffer(whole)])
+    return _lists((len(buffer) // ID_BYTES for buffer in buffers), values, "completion_ids")
 
 
 def _segments(rows: Sequence[Sequence[Span]]) -> pa.ListArray:
@@ -58,26 +56,3 @@ def _segments(rows: Sequence[Sequence[Span]]) -> pa.ListArray:
 
 def _notes(rows: Sequence[Sequence[str]]) -> pa.ListArray:
     return _lists(map(len, rows), pa.array(list(chain.from_iterable(rows)), pa.string()), "notes")
-
-
-class Counted(NamedTuple):
-    """What a row that was written counts by."""
-
-    provider: str | None
-    status: str
-    evidence: str | None
-    completion: memoryview
-    """Ids, little-endian."""
-    reason: str | None
-    notes: list[str]
-
-
-def counted(batch: pa.RecordBatch) -> Iterator[Counted]:
-    """Rows of a batch in the columns of SCHEMA, as the summary counts them."""
-    completions = batch.column("completion_ids")
-    edges, values = completions.offsets.to_pylist(), memoryview(completions.values.to_numpy()).cast("B")
-    ids = [values[WIDTH * start : WIDTH * end] for start, end in pairwise(edges)]
-    provider, status, evidence, reason, notes = (
-        batch.column(name).to_pylist() for name in ("provider", "status", "evidence", "reason", "notes")
-    )
-    return map(Counted, provider, status, evidence, ids, reason, notes)

@@ -10,7 +10,7 @@ from pipeline.commands.calibrate import main
 from pipeline.core.errors import InputError
 from pipeline.model.tokenizer.loading import Tokenizer
 from pipeline.project.targets import open_target
-from pipeline.stages.calibrate.simulate import Simulator
+from pipeline.stages.calibrate.provider_simulator import ProviderSimulator
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body
 
 pytestmark = pytest.mark.slow
@@ -87,7 +87,7 @@ def test_true_ids_are_never_written_over_and_lines_without_them_are_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calibrate(tmp_path, [{"id": "a", "output_ids": [CLOSE, 687, END]}, {"id": "b", "output_ids": "12"}, {"id": "c"}])
-    assert "2 of 3 lines have no output_ids that are a list of ids, and are left out" in capsys.readouterr().out
+    assert "2 of 3 lines are left out: they have no output_ids that are a list of ids" in capsys.readouterr().out
     source = tmp_path / "truth.jsonl"
     before = source.read_bytes()
     with pytest.raises(InputError, match="is read as well, and would be written over"):
@@ -111,7 +111,7 @@ def test_a_call_of_deepseek_is_simulated_with_its_name_and_arguments(tmp_path: P
         end,
         last,
     ]
-    simulator = Simulator(record, tokenizer)
+    simulator = ProviderSimulator(record, tokenizer)
     message = simulator.habits["text"](said, "none")["choices"][0]["message"]  # type: ignore[arg-type]
     assert message["tool_calls"][0]["function"] == {"name": "f", "arguments": '{"a": 1}'}
     (tmp_path / "truth.jsonl").write_text(json.dumps({"id": "a", "output_ids": said}) + "\n")

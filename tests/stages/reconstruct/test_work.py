@@ -1,4 +1,4 @@
-"""The work of the stage, shared between threads or processes: the same bytes whoever does it, and one message when a process dies."""
+"""The work of the stage in one or several processes: the same bytes, and one message when a process dies."""
 
 import json
 import os
@@ -15,11 +15,11 @@ from pipeline.answers.lines import Job
 from pipeline.answers.rows import RowMaker
 from pipeline.core.process.runner import guarded
 from pipeline.core.tables import read_rows
+from pipeline.formats.prompt_responses import PromptResponse
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.model.tokenizer.loading import Tokenizer
 from pipeline.stages.reconstruct import batches
-from pipeline.stages.reconstruct.kept import Line
 from pipeline.stages.reconstruct.sources import file_lines, file_to_job
 from pipeline.stages.reconstruct.stage import rebuild_file
 from tests.answers.build import CLOSE, END, body
@@ -70,8 +70,8 @@ def test_a_process_that_is_killed_is_one_message(
     here, out = os.getpid(), tmp_path / "tokens.parquet"
     source = write(tmp_path / "in.jsonl", [body("Two plus three.", "Five.", billed=8, token_ids=IDS)] * 900)
 
-    def to_job(line: Line) -> Job:
-        if os.getpid() != here and line[0] == 500:
+    def to_job(line: PromptResponse) -> Job:
+        if os.getpid() != here and line.number == 500:
             os.kill(os.getpid(), signal.SIGKILL)
         return file_to_job(line)
 
@@ -90,8 +90,8 @@ def test_a_provider_of_whom_enough_is_known_is_not_looked_at_again(tmp_path: Pat
     bodies.append({**bodies[1], "provider": "Late"})
     looked: list[int] = []
 
-    def to_job(line: Line) -> Job:
-        looked.append(line[0])
+    def to_job(line: PromptResponse) -> Job:
+        looked.append(line.number)
         return file_to_job(line)
 
     seen = batches.survey(file_lines(write(tmp_path / "in.jsonl", bodies)), maker, to_job)

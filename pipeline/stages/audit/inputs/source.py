@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.core.errors import InputError
-from pipeline.core.files import KeyedLines
 from pipeline.core.tables import read_batches
+from pipeline.formats.prompt_responses import LinesById, line_name, required_id
 from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.stages.audit.inputs.batch import Batch
 from pipeline.stages.audit.inputs.context import Context
@@ -79,13 +79,14 @@ class Source:
 
     def rows(self) -> Iterator[Rows]:
         """Rows with the prompt and the response of each, where files for them are given."""
-        prompts = KeyedLines(self.prompts) if self.prompts else None
-        responses = KeyedLines(self.responses, anyone=self.anyone) if self.responses else None
+        prompts = LinesById(self.prompts, required_id(self.prompts)) if self.prompts else None
+        line_id = line_name if self.anyone or self.responses is None else required_id(self.responses)
+        responses = LinesById(self.responses, line_id) if self.responses else None
         start = 0
         for table in self.small_tables():
             ids = table.column("id").to_pylist()
             none: list[bytes | None] = [None] * len(ids)
-            asked, answered = ([keyed.get(i) for i in ids] if keyed else none for keyed in (prompts, responses))
+            asked, answered = ([lines.find(i) for i in ids] if lines else none for lines in (prompts, responses))
             yield Rows(table, start, asked, answered, (self.prompts, self.responses))
             start += len(ids)
 

@@ -1,4 +1,4 @@
-"""An answer as each known kind of provider would have sent it, made from the ids that an engine emitted."""
+"""Bodies as each known kind of provider would have sent them, made from the ids that an engine emitted."""
 
 import json
 import re
@@ -14,11 +14,11 @@ from pipeline.model.tokenizer.loading import Tokenizer
 Body = dict[str, Any]
 
 _FENCED = re.compile(r"(?P<name>[^\n]+)\n```json\n(?P<arguments>.*)\n```", re.DOTALL)
-"""What DeepSeek writes of a call behind its type."""
+"""Matches the text of a DeepSeek call after its type."""
 
 
-class Simulator:
-    """Makes bodies from true ids."""
+class ProviderSimulator:
+    """Makes response bodies from true ids."""
 
     def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
         self._record = record
@@ -41,10 +41,10 @@ class Simulator:
             "text, arguments written anew": self._rewritten,
             "text, no usage": self._no_usage,
         }
-        """Name of a habit to what it makes of ids."""
+        """Maps the name of a habit to the function that makes a body from ids and the state after the prompt."""
 
     def _clean(self, ids: list[int], thinking: Thinking) -> Body:
-        """All text as decoded, tool calls structured, everything billed."""
+        """Return a body with all text as decoded, structured tool calls, and everything billed."""
         parts = self._parts(ids, thinking)
         message = {"role": "assistant", "content": parts["content"] or None, "reasoning": parts["reasoning"] or None}
         if parts["calls"]:
@@ -63,10 +63,10 @@ class Simulator:
         }
 
     def _parts(self, ids: list[int], thinking: Thinking) -> dict[str, Any]:
-        """Reasoning, content and structured calls."""
-        built = spans_of(ids, self._record, self._markers, thinking)
+        """Return reasoning, content and structured calls."""
+        segmented = spans_of(ids, self._record, self._markers, thinking)
         parts: dict[str, Any] = {"reasoning": "", "content": "", "calls": []}
-        for kind, start, end in built.spans:
+        for kind, start, end in segmented.spans:
             text = self._text(ids[start:end])
             if kind in ("reasoning", "content"):
                 parts[kind] += text
@@ -87,7 +87,7 @@ class Simulator:
         return parts
 
     def _arguments(self, call: dict[str, Any], text: str) -> None:
-        """Fill in a call's arguments; a format that writes the name beside them gives both."""
+        """Fill in the arguments of a call, and its name in a format that writes both together."""
         call["function"]["arguments"] = text
         if fenced := _FENCED.fullmatch(text) if call["id"] == "function" else None:
             call["function"] = {"name": fenced["name"], "arguments": fenced["arguments"]}
@@ -112,7 +112,7 @@ class Simulator:
         return self._with_entries(ids, thinking, [self._tokenizer.spelled(token) for token in ids])
 
     def _logprobs_text(self, ids: list[int], thinking: Thinking) -> Body:
-        """A token that ends inside a character shows nothing; the one that completes it shows the whole character."""
+        """Show nothing for a token that ends inside a character; its last token shows the whole character."""
         shown: list[bytes] = []
         held = b""
         for token in ids:
@@ -140,7 +140,10 @@ class Simulator:
         return self._edited(ids, thinking, {"reasoning": str.strip, "content": str.strip})
 
     def _trimmed_whole(self, ids: list[int], thinking: Thinking) -> Body:
-        """As old SGLang: the whole text is trimmed before the reasoning is split off, so what stands before its close is kept."""
+        """Trim the whole text before the reasoning is split off, as old SGLang does.
+
+        White space before the close of the reasoning is kept.
+        """
         return self._edited(ids, thinking, {"reasoning": str.lstrip, "content": str.strip})
 
     def _edited(self, ids: list[int], thinking: Thinking, edits: dict[str, Callable[[str], str]]) -> Body:
@@ -169,7 +172,7 @@ class Simulator:
         return body
 
     def _raw_tools(self, ids: list[int], thinking: Thinking) -> Body:
-        """What follows the reasoning as text, special tokens spelled out, but for the end token."""
+        """Send everything after the reasoning as text, with special tokens spelled out, except the end token."""
         body = self._clean(ids, thinking)
         if message_calls := body["choices"][0]["message"].pop("tool_calls", None):
             close, end = self._record.role_id("think_close"), self._record.role_id("end")
