@@ -20,7 +20,10 @@ import os
 
 import orjson
 
-from pipeline.core.files import read_jsonl, sha256_file, sha256_folder, write_bytes, write_json, write_jsonl
+from pipeline.core.files.atomic import write_bytes
+from pipeline.core.files.digests import sha256_file, sha256_folder
+from pipeline.core.files.json_file import write_json
+from pipeline.core.files.jsonl import read_jsonl, write_jsonl
 from pipeline.core.errors import InputError
 
 
@@ -69,7 +72,7 @@ _BODIES = {
     write_any(timings_summary, found)
 """,
     "reconstruct": """    from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
-    from pipeline.core.tables import write_rows
+    from tests.parquet import write_rows
 
     rows = []
     for _, row in read_jsonl(responses):

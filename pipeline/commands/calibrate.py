@@ -11,7 +11,9 @@ from pipeline.answers.providers.habits import SAMPLE_ROWS, Seen, learn
 from pipeline.answers.rows import Row, RowMaker
 from pipeline.answers.rungs.returned_ids import as_ids
 from pipeline.core.errors import InputError
-from pipeline.core.files import read_lines, refuse_overwriting, write_json
+from pipeline.core.files.json_file import write_json
+from pipeline.core.files.jsonl import read_lines
+from pipeline.core.files.overwrite_check import refuse_overwriting
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.project.targets import open_target
 from pipeline.stages.calibrate.compare import Judge, judged

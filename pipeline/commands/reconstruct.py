@@ -10,8 +10,10 @@ import numpy as np
 
 from pipeline.answers.rows import RowMaker
 from pipeline.core.errors import InputError
-from pipeline.core.files import read_start, refuse_overwriting, write_json
-from pipeline.core.tables import read_columns
+from pipeline.core.files.contents import read_start
+from pipeline.core.files.json_file import write_json
+from pipeline.core.files.overwrite_check import refuse_overwriting
+from pipeline.core.files.tables import read_columns
 from pipeline.project.targets import open_target
 from pipeline.stages.reconstruct.batches import workers_for
 from pipeline.stages.reconstruct.sources import file_lines, file_to_job

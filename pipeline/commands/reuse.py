@@ -12,10 +12,12 @@ from rich.table import Table
 
 from pipeline.core.dvc_cache import cached_paths
 from pipeline.core.errors import ArtifactError, InputError
-from pipeline.core.files import sha256_file
+from pipeline.core.files.digests import sha256_file
 from pipeline.core.home import shared_folder
+from pipeline.core.reuse.eviction import collect
 from pipeline.core.reuse.index import FILE, Index
-from pipeline.core.reuse.row_cache import FOLDER, VARIABLE, collect, most_bytes, own_bytes, segment_path
+from pipeline.core.reuse.limit import VARIABLE, most_bytes
+from pipeline.core.reuse.segment_files import FOLDER, own_bytes, segment_path
 
 
 def main(argv: list[str]) -> int:

@@ -12,7 +12,7 @@ from yaml import YAMLError as HydraYAMLError
 
 from pipeline.core.dvc_yaml import as_dvc
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import read_bytes
+from pipeline.core.files.contents import read_bytes
 from pipeline.core.parse_faults import fault_of_yaml
 from pipeline.core.sections import Section, mistake, without_credentials
 from pipeline.project.hydra_yaml import as_hydra

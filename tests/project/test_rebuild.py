@@ -16,7 +16,8 @@ import pytest
 from dvc.repo import Repo
 
 from pipeline.commands import compose as compose_command
-from pipeline.core.fingerprint import ROOTS, closure, fingerprints, modules
+from pipeline.core.code.fingerprint import ROOTS, fingerprints
+from pipeline.core.code.modules import closure, modules
 from pipeline.graph import STAGES
 from pipeline.project.versions.lockfile import read_lock
 from pipeline.project.versions.staleness import stale

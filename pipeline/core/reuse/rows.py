@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.core.reuse.row_cache import Kept
+from pipeline.core.reuse.cache import ReuseCache
 
 _SEGMENT_ROWS = 512
 _SEGMENT_BYTES = 4 << 20
@@ -51,9 +51,9 @@ class Found:
 
 
 class KeptRows:
-    """Kept rows of one schema."""
+    """ReuseCache rows of one schema."""
 
-    def __init__(self, kept: Kept, schema: pa.Schema) -> None:
+    def __init__(self, kept: ReuseCache, schema: pa.Schema) -> None:
         self.kept = kept
         self._schema = schema
         self._decoded: OrderedDict[bytes, pa.RecordBatch] = OrderedDict()

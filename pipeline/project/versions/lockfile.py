@@ -10,9 +10,9 @@ from ruamel.yaml.error import YAMLError
 
 from pipeline.core.dvc_yaml import as_dvc
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import read_bytes
+from pipeline.core.files.contents import read_bytes
 from pipeline.core.parse_faults import conflict, fault_of_yaml
-from pipeline.core.process.runner import no_collector
+from pipeline.core.process.garbage_collection import no_collector
 
 LOCK = Path("dvc.lock")
 

@@ -17,8 +17,9 @@ with readable(__name__):
     from ruamel.yaml import YAML
 
     from pipeline.core.errors import ConfigError
-    from pipeline.core.files import read_bytes, write_bytes
-    from pipeline.core.process.runner import guarded
+    from pipeline.core.files.atomic import write_bytes
+    from pipeline.core.files.contents import read_bytes
+    from pipeline.core.process.exit_codes import guarded
     from pipeline.project.versions.lockfile import raw_stages
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from pipeline.core.files import to_json
-from pipeline.core.reuse.row_cache import Kept
+from pipeline.core.files.json_file import to_json
+from pipeline.core.reuse.cache import ReuseCache
 from pipeline.core.reuse.rows import Found, KeptRows
 from pipeline.formats.schema.findings import Finding
 from pipeline.formats.schema.sketch import SCHEMA as SKETCH
@@ -85,7 +85,7 @@ class Pending(NamedTuple):
 class KeptAudit:
     """What is kept of rows, by everything that they consist of."""
 
-    def __init__(self, kept: Kept, context: Context) -> None:
+    def __init__(self, kept: ReuseCache, context: Context) -> None:
         self._kept, self._context = kept, context
         self._rows = KeptRows(kept, SCHEMA)
         self._providers: dict[str | None, bytes] = {}

@@ -6,8 +6,8 @@ A no-go does not fail this stage, because DVC records no failed stage and the re
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.files import read_model
-from pipeline.core.reuse.row_cache import opened
+from pipeline.core.files.json_file import read_model
+from pipeline.core.reuse.cache import open_cache
 from pipeline.core.sections import Section
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.special_tokens import open_tokenizer
@@ -75,7 +75,7 @@ def run(
     source = Source(parquet(tokens), prompts, responses, str(tokens))
     outputs = Outputs(accepted, findings, report, summary, sketch, lengths)
     latencies = read_latencies(timings)
-    with opened("audit", decides(context, section, config.heldout_digest)) as kept:
+    with open_cache("audit", decides(context, section, config.heldout_digest)) as kept:
         rows = KeptAudit(kept, context) if kept.on else None
         write_audit(
             f"Audit of {accepted.parent.name}",

@@ -7,7 +7,8 @@ from typing import Any
 
 import orjson
 
-from pipeline.core.files import read_lines, read_model, write_json
+from pipeline.core.files.json_file import read_model, write_json
+from pipeline.core.files.jsonl import read_lines
 from pipeline.core.sections import Section
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.stages.calibrate.scores import Scores
@@ -36,7 +37,7 @@ def run(config: Config, *, responses: Path, tokens: Path, record: Path, report: 
 
 def _scored(truths: Iterator[dict[str, list[int]]], tokens: Path, record: Path) -> Scores:
     """Score every row whose truth is known. What this needs is loaded here: the answers of other servers hold no truth, and nothing is compared."""
-    from pipeline.core.tables import read_rows
+    from pipeline.core.files.tables import read_rows
     from pipeline.formats.schema.tokens import SCHEMA
     from pipeline.model.special_tokens import open_tokenizer
     from pipeline.stages.calibrate.compare import Judge, judged

@@ -14,8 +14,9 @@ import pyarrow as pa
 from pipeline.answers.lines import Job
 from pipeline.answers.providers.habits import SAMPLE_ROWS, Habits, Seen, take_in
 from pipeline.answers.rows import Row, RowMaker
+from pipeline.core.process.garbage_collection import no_collector
+from pipeline.core.process.parent_death import begin_worker
 from pipeline.core.process.pools import processes_for, where_needed
-from pipeline.core.process.runner import begin_worker, no_collector
 from pipeline.core.process.shared_memory import Parcel, Slots
 from pipeline.core.reuse.rows import Found
 from pipeline.formats.schema.tokens import SCHEMA

@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 
 from pipeline.answers.providers.habits import UNKNOWN, Habits, Seen
-from pipeline.core.reuse.row_cache import Kept
+from pipeline.core.reuse.cache import ReuseCache
 from pipeline.core.reuse.rows import Found, KeptRows
 from pipeline.formats.schema.tokens import SCHEMA
 
@@ -35,7 +35,7 @@ class Fresh(NamedTuple):
 class KeptLines:
     """What is kept of lines, by their bytes and the prompt's."""
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: ReuseCache) -> None:
         self._kept = kept
         self._rows, self._seen = KeptRows(kept, _ROWS), KeptRows(kept, _SEEN)
         self._habits: Mapping[str | None, Habits] = {}

@@ -6,10 +6,10 @@ from typing import Any
 
 from pipeline.answers.providers.habits import learn
 from pipeline.answers.rows import RowMaker
-from pipeline.core.files import read_model, to_json, write_json
-from pipeline.core.reuse.row_cache import opened
+from pipeline.core.files.json_file import read_model, to_json, write_json
+from pipeline.core.files.tables import write_batches
+from pipeline.core.reuse.cache import open_cache
 from pipeline.core.sections import Section
-from pipeline.core.tables import write_batches
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.model.special_tokens import open_tokenizer
@@ -37,7 +37,7 @@ def run(config: Config, *, prompts: Path, responses: Path, record: Path, tokens:
     maker = RowMaker(target, open_tokenizer(target), send_tools=config.send_tools)
     lines = BuildLines(prompts, responses)
     workers = workers_for(responses.stat().st_size if responses.is_file() else 0, None)
-    with opened("reconstruct", to_json([target.model_dump(mode="json"), config.model_dump(mode="json")])) as kept:
+    with open_cache("reconstruct", to_json([target.model_dump(mode="json"), config.model_dump(mode="json")])) as kept:
         document = rebuild_file(lines, build_to_job, maker, tokens, workers, KeptLines(kept) if kept.on else None)
     write_json(summary, document)
 

@@ -7,8 +7,8 @@ import pytest
 from pipeline.commands import reuse
 from pipeline.core.errors import ArtifactError, InputError
 from pipeline.core.reuse.index import FILE
-from tests.core.reuse.test_kept import build, damage_a_byte
-from tests.core.reuse.test_kept import store as store
+from tests.core.reuse.test_cache import build, damage_a_byte
+from tests.core.reuse.test_cache import store as store
 
 
 def test_stats_verify_gc_and_clear(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.reuse.row_cache import Kept
+from pipeline.core.reuse.cache import ReuseCache
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.loading import Tokenizer
 from tests.conftest import SHARE
@@ -29,14 +29,14 @@ def test_after_any_edits_an_incremental_build_writes_what_a_clean_one_writes(
     monkeypatch.setenv("AERIE_STORE", str(tmp_path / "store"))
     monkeypatch.delenv("DVC_ROOT", raising=False)
     taken: Counter[bool] = Counter()
-    find = Kept.find
+    find = ReuseCache.find
 
-    def counting(kept: Kept, keys: list[bytes]) -> list[object]:
+    def counting(kept: ReuseCache, keys: list[bytes]) -> list[object]:
         found = find(kept, keys)
         taken.update(piece is not None for piece in found)
         return found  # type: ignore[return-value]
 
-    monkeypatch.setattr(Kept, "find", counting)
+    monkeypatch.setattr(ReuseCache, "find", counting)
     world = World(tmp_path / "world", group, kimi)
     world.build(small)
     for number in range(SEQUENCES // GROUPS):

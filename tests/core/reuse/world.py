@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.core.files import write_json
+from pipeline.core.files.json_file import write_json
+from pipeline.core.reuse.cache import ReuseCache
 from pipeline.core.reuse.index import FILE
-from pipeline.core.reuse.row_cache import Kept
-from pipeline.core.tables import write_rows
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.model.tokenizer.loading import Tokenizer
@@ -28,6 +27,7 @@ from pipeline.stages.audit.inputs.context import make_context
 from pipeline.stages.extract import stage as extract
 from pipeline.stages.reconstruct import stage as reconstruct
 from tests.answers.build import body, call
+from tests.parquet import write_rows
 from tests.stages.audit.test_stage import WRITES
 from tests.tiny import extract_settings, save_record, save_target, token_row
 
@@ -327,12 +327,12 @@ def quicken(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
 def killed_after(writes: int) -> Iterator[None]:
     """Stop at the so-manieth file that is finished, without a chance to tidy up."""
     patch, left = pytest.MonkeyPatch(), [writes]
-    rename, close = Path.replace, Kept.close
+    rename, close = Path.replace, ReuseCache.close
 
     def counting(path: Path, to: Any) -> Path:
         left[0] -= 1
         if left[0] < 0:
-            patch.setattr(Kept, "close", lambda _self: None)
+            patch.setattr(ReuseCache, "close", lambda _self: None)
             raise Killed
         return rename(path, to)
 
@@ -343,7 +343,7 @@ def killed_after(writes: int) -> Iterator[None]:
         pass
     finally:
         patch.undo()
-    assert Kept.close is close
+    assert ReuseCache.close is close
 
 
 def spoil(store: Path, rng: Random) -> str:

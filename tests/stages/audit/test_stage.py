@@ -11,8 +11,8 @@ import pytest
 
 from pipeline.commands.audit import load_section
 from pipeline.core.errors import InputError
-from pipeline.core.files import write_json
-from pipeline.core.tables import read_rows
+from pipeline.core.files.json_file import write_json
+from pipeline.core.files.tables import read_rows
 from pipeline.formats.schema.findings import SCHEMA as FINDINGS
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA as TOKENS

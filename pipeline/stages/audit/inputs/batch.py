@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.core.tables import flat_lists
+from pipeline.core.files.tables import flat_lists
 from pipeline.stages.audit.inputs.calls import CALL_ROLES, Markup, read_markup
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.grams import Hashes, gram_hashes

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.core.errors import InputError
-from pipeline.core.files import KeyedLines
-from pipeline.core.tables import read_batches
+from pipeline.core.files.keyed_lines import KeyedLines
+from pipeline.core.files.tables import read_batches
 from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.stages.audit.inputs.batch import Batch
 from pipeline.stages.audit.inputs.context import Context
@@ -80,7 +80,7 @@ class Source:
     def rows(self) -> Iterator[Rows]:
         """Rows with the prompt and the response of each, where files for them are given."""
         prompts = KeyedLines(self.prompts) if self.prompts else None
-        responses = KeyedLines(self.responses, anyone=self.anyone) if self.responses else None
+        responses = KeyedLines(self.responses, foreign=self.anyone) if self.responses else None
         start = 0
         for table in self.small_tables():
             ids = table.column("id").to_pylist()

@@ -12,12 +12,15 @@ import pyarrow as pa
 import pytest
 
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import sha256_file
-from pipeline.core.reuse import row_cache as module
-from pipeline.core.reuse.code import digest
+from pipeline.core.files.digests import sha256_file
+from pipeline.core.reuse import cache as module
+from pipeline.core.reuse.cache import ReuseCache, open_cache
+from pipeline.core.reuse.code_digest import digest
+from pipeline.core.reuse.eviction import collect
 from pipeline.core.reuse.index import FILE, Index, Segment
-from pipeline.core.reuse.row_cache import Kept, collect, most_bytes, opened, segment_path
+from pipeline.core.reuse.limit import most_bytes
 from pipeline.core.reuse.rows import KeptRows
+from pipeline.core.reuse.segment_files import segment_path
 from tests.conftest import ROOT
 from tests.waiting import PATIENCE
 
@@ -39,7 +42,7 @@ def rows(numbers: list[int]) -> pa.RecordBatch:
 def build(numbers: list[int], width: int = 1, *decides: bytes) -> tuple[list[int], int]:
     """A stage that makes ``width`` rows of each number; return what it wrote and how many it computed."""
     computed = 0
-    with opened("audit", *decides) as kept:
+    with open_cache("audit", *decides) as kept:
         keeper = KeptRows(kept, SCHEMA)
         out: list[int] = []
         for start in range(0, len(numbers), 7):
@@ -78,7 +81,7 @@ def test_anything_else_that_decides_makes_it_compute_again() -> None:
 def test_edited_code_makes_it_compute_again_and_comments_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.core.reuse import code
+    from pipeline.core.reuse import code_digest as code
 
     class Notes(dict[bytes, bytes]):
         def note(self, key: bytes) -> bytes | None:
@@ -102,7 +105,7 @@ def test_edited_code_makes_it_compute_again_and_comments_do_not(
 
 
 def test_code_that_was_edited_while_this_process_runs_takes_and_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline.core.reuse import code
+    from pipeline.core.reuse import code_digest as code
 
     assert [build([1])[1] for _ in range(2)] == [1, 0]
     monkeypatch.setattr(code, "STARTED", 0.0)
@@ -197,7 +200,7 @@ def test_the_limit_is_a_size_or_off(said: str, size: int, monkeypatch: pytest.Mo
 
 def test_a_limit_that_is_no_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIE_REUSE", "lots")
-    with pytest.raises(ConfigError, match="AERIE_REUSE='lots': needs `off`, or the most bytes"), opened("audit"):
+    with pytest.raises(ConfigError, match="AERIE_REUSE='lots': needs `off`, or the most bytes"), open_cache("audit"):
         pass
 
 
@@ -218,7 +221,7 @@ def test_a_file_that_a_build_still_has_costs_nothing_and_counts_when_the_build_l
 ) -> None:
     path = tmp_path / "shard"
     path.write_bytes(b"states" * 100)
-    kept = Kept("extract", store, 1 << 30)
+    kept = ReuseCache("extract", store, 1 << 30)
     name = bytes.fromhex(kept.add_file(path, [(b"key", 0, 3)]))
     assert segment_path(store, name).stat().st_ino == path.stat().st_ino
     index = Index(store)
@@ -245,7 +248,7 @@ def test_what_dvc_keeps_is_found_in_its_cache_and_not_kept_twice(
         "[core]\n    analytics = false\n['remote \"x\"']\n    url = /y\n[cache]\n    dir = ../elsewhere\n"
     )
     monkeypatch.setenv("DVC_ROOT", str(clone))
-    kept = Kept("extract", store, 1 << 30)
+    kept = ReuseCache("extract", store, 1 << 30)
     name = bytes.fromhex(kept.add_file(path, [(b"key", 0, 3)]))
     assert not segment_path(store, name).exists()
     cached = clone / "elsewhere" / "files" / "md5" / md5[:2] / md5[2:]
@@ -256,7 +259,7 @@ def test_what_dvc_keeps_is_found_in_its_cache_and_not_kept_twice(
     assert found.samefile(cached)
     assert sha256_file(found) == name.hex()
     cached.write_bytes(b"spoilt")
-    again = Kept("extract", store, 1 << 30)
+    again = ReuseCache("extract", store, 1 << 30)
     assert again.file(name) is None
     for one in (kept, again):
         one.close()
@@ -277,7 +280,7 @@ def test_a_killed_writer_leaves_a_file_that_is_removed_when_it_is_old(store: Pat
 @pytest.mark.slow
 def test_several_processes_at_once_find_and_add_without_a_fault(store: Path) -> None:
     script = (
-        "from random import Random; import sys\nfrom tests.core.reuse.test_kept import build\n"
+        "from random import Random; import sys\nfrom tests.core.reuse.test_cache import build\n"
         "rng = Random(int(sys.argv[1]))\n"
         "for _ in range(6):\n    numbers = rng.sample(range(200), 60)\n    assert build(numbers)[0] == numbers\n"
     )
@@ -296,7 +299,7 @@ def test_a_segment_without_its_entry_and_an_entry_without_its_segment_are_both_n
     (segment,) = index.segments()
     index.add(Segment(digest(b"gone"), "audit", 1, None, 0.0), [(b"k", 0, 1)])
     index.close()
-    kept = Kept("audit", store, 1 << 30)
+    kept = ReuseCache("audit", store, 1 << 30)
     assert KeptRows(kept, SCHEMA).look([b"k"]).missing == [0]
     assert kept.data(segment.name) is not None
     kept.close()
@@ -313,14 +316,14 @@ def test_a_file_is_read_again_for_its_digest_only_when_it_was_written_to(
         return sha256_file(path)
 
     monkeypatch.setattr(module, "sha256_file", counting)
-    with opened("extract") as kept:
+    with open_cache("extract") as kept:
         name = bytes.fromhex(kept.add_file(shard, [(b"key", 0, 1)]))
-    with opened("extract") as kept:
+    with open_cache("extract") as kept:
         assert kept.file(name) is not None
         assert read == []
     changed = bytearray(shard.read_bytes())
     changed[10] ^= 1
     shard.write_bytes(changed)  # the store has a second name of the same file
-    with opened("extract") as kept:
+    with open_cache("extract") as kept:
         assert kept.file(name) is None
     assert len(read) == 1
