@@ -94,7 +94,7 @@ def main(argv: list[str]) -> int:
         return 0 if argv else 2
     command, arguments = argv[0], argv[1:]
     has_options = any(argument.startswith("-") for argument in arguments)
-    # torch's threads wait for each other in busy loops, which is many times slower on cores that other processes use too
+    # torch's threads wait for each other in busy loops, which is many times slower on cores that are shared
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if command in BY_NAME and command not in COMMANDS and {"-h", "--help"} & set(arguments):
         print(stage_help(BY_NAME[command]))

@@ -16,7 +16,7 @@ class Stage:
     keys: dict[str, str] = field(default_factory=dict)
     """Field of the stage's `Config` to its dotted path in build/config.json."""
     aside: dict[str, str] = field(default_factory=dict)
-    """As `keys`, for values that decide where and how fast the work is done but not its result: a change reruns nothing."""
+    """As `keys`, for values that decide where and how fast work is done, not its result: a change reruns nothing."""
     reads: dict[str, str] = field(default_factory=dict)
     """Argument of `run` to a path."""
     writes: dict[str, str] = field(default_factory=dict)

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from ruamel.yaml.error import YAMLError
 from yaml import YAMLError as HydraYAMLError
 
-from pipeline.core.dvc_yaml import as_dvc
+from pipeline.core.dvc_yaml import parse_dvc_yaml
 from pipeline.core.errors import ConfigError
 from pipeline.core.files.contents import read_bytes
 from pipeline.core.parse_faults import fault_of_yaml
@@ -81,7 +81,7 @@ def load_yaml(path: Path) -> Any:
 
 def _parse_yaml(path: Path, source: bytes) -> Any:
     try:
-        return as_dvc(source.decode())
+        return parse_dvc_yaml(source.decode())
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is no UTF-8; save the file as UTF-8") from error
     except YAMLError as error:

@@ -1,8 +1,8 @@
 """Fingerprint of a stage's code: a digest of its import closure, and the pins of its libraries.
 
 A list of files in `dvc.yaml` would miss a helper that is imported later, and would rerun a GPU stage for a comment. So
-the import closure is walked through the syntax trees. Comments, docstrings and formatting do not count, and imports that
-only a type checker reads are not followed.
+the import closure is walked through the syntax trees. Comments, docstrings and formatting do not count, and the walk
+does not follow imports that only a type checker reads.
 """
 
 import hashlib

@@ -52,9 +52,10 @@ def facts_of_tree(tree: ast.Module, package: str) -> Facts:
 def digest_tree(tree: ast.AST) -> str:
     """Return the hex SHA-256 of a syntax tree: its node types and their non-empty fields.
 
-    Left out is what differs between versions of Python for the same source: positions, contexts, empty fields (3.12 adds
-    `type_params`, 3.13 more defaults), empty pieces of f-strings, and `repr`, which escapes the characters that the
-    version's Unicode tables do not know. Docstrings are left out as well, since they change nothing that a stage writes.
+    The same source must give the same digest under every version of Python. So positions, contexts and empty fields are
+    left out (3.12 adds `type_params`, 3.13 changes defaults), and the empty pieces that 3.12 adds to f-strings. Values
+    are written in ASCII, since `repr` escapes the characters that a version's Unicode tables do not know. Docstrings
+    are left out as well, since they change nothing that a stage writes.
     """
     parts: list[bytes] = []
     _write(tree, parts.append)
@@ -127,12 +128,11 @@ def _field(node: ast.AST, name: str) -> object:
 
 
 def _body(node: ast.AST) -> object:
-    """Return the body of a node without its docstring and other bare strings."""
+    """Return the body of a node without its docstring and other bare strings.
+
+    pydantic reads the bare string under a field as its description: documentation as well.
+    """
     body = getattr(node, "body", None)
-    documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-    if documented and isinstance(body, list) and ast.get_docstring(node, clean=False) is not None:  # type: ignore[arg-type]
-        body = body[1:]
-    # pydantic reads the bare string under a field as its description: documentation as well
     if isinstance(body, list):
         body = [statement for statement in body if not _is_bare_string(statement)]
     return body

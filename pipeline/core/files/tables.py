@@ -26,8 +26,10 @@ BATCH_ROWS = 2048
 """Rows per batch: memory does not grow with the number of rows."""
 
 VALUES_PER_CHUNK = 1 << 20
-"""Values that the writer encodes at a time, and the most values in a page of ids. Arrow's default of 1,024 takes a fifth
-longer."""
+"""Values that the writer encodes at a time, and the most values in a page of ids.
+
+Arrow's default of 1,024 takes a fifth longer.
+"""
 
 _VERSION_KEY = b"aerie.schema"
 

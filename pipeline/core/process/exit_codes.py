@@ -69,13 +69,14 @@ def guarded(work: Callable[[], int | None]) -> int:
 
 def _fault() -> int:
     tell(
-        f"{traceback.format_exc()}this is a fault of the program, not of the data; please report it with the lines above"
+        f"{traceback.format_exc()}this is a fault of the program, not of the data; "
+        "please report it with the lines above"
     )
     return BROKEN
 
 
 def _discard(output: TextIO) -> None:
-    """Redirect an output that takes nothing any more to the null device, also for the flush at the interpreter's end."""
+    """Redirect a broken output to the null device, also for the flush when the interpreter ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def no_collector() -> Iterator[None]:
-    """Pause the cycle collector: many long-lived objects would make it search them again and again, and find nothing."""
+    """Pause the cycle collector, which would search many new long-lived objects repeatedly and find nothing."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -73,7 +73,7 @@ class ReuseCache:
         return content
 
     def file(self, name: bytes) -> Path | None:
-        """Return the path of a segment, here or in DVC's cache, checked against its name; None when it is gone or damaged.
+        """Return the checked path of a segment, here or in DVC's cache; None when it is gone or damaged.
 
         A file that was checked before is read again only when its stat shows that it was written to since: hidden
         states are large, and hashing all of them would cost more than what an incremental build computes.
@@ -114,7 +114,7 @@ class ReuseCache:
         )
 
     def add_file(self, path: Path, pieces: Iterable[tuple[bytes, int, int]]) -> str:
-        """Keep a finished file of a DVC out as a segment with its pieces (key, first token, tokens); return its hex SHA-256.
+        """Keep a finished file of a DVC out with its pieces (key, first token, tokens); return its hex SHA-256.
 
         When DVC runs the stage, DVC keeps the file and its MD5 finds it there, so no second copy is made. Otherwise the
         file gets a second name in the cache.
@@ -221,8 +221,8 @@ class ReuseCache:
 def open_cache(kind: str, *inputs: bytes) -> Iterator[ReuseCache]:
     """Open the reuse cache of a stage.
 
-    ``inputs`` are what decides a result besides its own key parts and the stage's code. The cache is empty when reuse is
-    off, when the sources were edited while this process runs, and outside a git repository.
+    ``inputs`` are what decides a result besides its own key parts and the stage's code. The cache stays empty when
+    reuse is off, when a source was edited after this process began, and outside a git repository.
 
     Raises:
         ConfigError: AERIE_REUSE is not a size, or the stage's code has no fingerprint.

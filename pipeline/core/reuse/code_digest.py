@@ -1,7 +1,7 @@
 """Digest of a stage's code, for the keys of the reuse cache.
 
 It covers the stage's fingerprint, as build/code.json has it, and the installed versions of the libraries and of Python.
-The fingerprint is taken from the sources and not from build/code.json, which is out of date between an edit and the next
+The fingerprint is taken from the sources, because build/code.json is out of date between an edit and the next
 `compose`.
 """
 

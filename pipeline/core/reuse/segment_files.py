@@ -34,7 +34,7 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 
 def own_bytes(path: Path) -> int:
-    """Return the bytes that only this name holds: 0 for a file that a build or DVC's cache links to, or that is gone."""
+    """Return the bytes that only this name holds: 0 for a file with a second name elsewhere, or that is gone."""
     try:
         stat = path.stat()
     except OSError:

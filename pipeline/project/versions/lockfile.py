@@ -8,7 +8,7 @@ from typing import Any
 
 from ruamel.yaml.error import YAMLError
 
-from pipeline.core.dvc_yaml import as_dvc
+from pipeline.core.dvc_yaml import parse_dvc_yaml
 from pipeline.core.errors import ConfigError
 from pipeline.core.files.contents import read_bytes
 from pipeline.core.parse_faults import conflict, fault_of_yaml
@@ -72,7 +72,7 @@ def raw_stages(content: bytes, where: str) -> dict[str, Any]:
             f"run it, then `git checkout --merge dvc.lock`; docs/versions.md tells what to do by hand"
         )
     try:
-        document = as_dvc(content)
+        document = parse_dvc_yaml(content)
     except YAMLError as error:
         raise ConfigError(
             f"{fault_of_yaml(where, content, error)}; restore it with `git checkout dvc.lock`, or delete it and run `dvc repro`"

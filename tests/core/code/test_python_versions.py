@@ -1,4 +1,4 @@
-"""Fingerprints are the same under every supported version of Python, each interpreter with its standard library alone."""
+"""Fingerprints under every supported version of Python, with the standard library alone."""
 
 import json
 import os

@@ -41,5 +41,5 @@ def test_a_damaged_index_and_a_missing_repository_are_one_message(store: Path, m
     with pytest.raises(ArtifactError, match="run `python -m pipeline reuse clear`"):
         reuse.main(["stats"])
     monkeypatch.setattr(reuse, "shared_folder", lambda: None)
-    with pytest.raises(InputError, match="no git repository"):
+    with pytest.raises(InputError, match="not a git repository"):
         reuse.main(["stats"])
