@@ -19,7 +19,7 @@ def test_stats_verify_gc_and_clear(
     build([1, 2, 3])
     reuse.main(["stats"])
     shown = capsys.readouterr().out.split()
-    assert shown[shown.index("audit") :][:5] == ["audit", "│", "3", "│", "1"]
+    assert shown[shown.index("extract") :][:5] == ["extract", "│", "3", "│", "1"]
     reuse.main(["verify"])
     assert capsys.readouterr().out == "0 damaged files dropped\n"
     damage_a_byte(store)
