@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.parse_faults import readable
+from pipeline.core.parse_errors import reporting_import_errors
 from pipeline.core.process import (
     start_time as start_time,  # first, before the modules whose sources it is compared with
 )
@@ -20,7 +20,7 @@ from pipeline.core.process import (
 PARENT = os.getppid()
 """Asked before the slow imports: if the parent dies meanwhile, `getppid` returns the process that adopted this one."""
 
-with readable(__name__):
+with reporting_import_errors(__name__):
     from pipeline.core.errors import ConfigError
     from pipeline.core.files.json_file import read_json
     from pipeline.core.process.exit_codes import guarded

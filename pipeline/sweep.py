@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.parse_faults import readable
+from pipeline.core.parse_errors import reporting_import_errors
 
-with readable(__name__):
+with reporting_import_errors(__name__):
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException

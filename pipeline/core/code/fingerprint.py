@@ -26,7 +26,7 @@ PLUMBING = frozenset(
         "pipeline.core.files",
         "pipeline.core.home",
         "pipeline.core.http",
-        "pipeline.core.parse_faults",
+        "pipeline.core.parse_errors",
         "pipeline.core.process",
         "pipeline.core.reuse",
         "pipeline.core.terminal",

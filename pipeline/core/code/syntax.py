@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.core.errors import ConfigError
-from pipeline.core.parse_faults import conflict, fault
+from pipeline.core.parse_errors import conflict_line, parse_error_message
 
 HIDING = frozenset({"import_module", "__import__", "iter_modules", "walk_packages", "entry_points", "exec", "eval"})
 """Calls that can import a module unseen by the import walk; refused in a stage's import closure."""
@@ -41,7 +41,9 @@ def parse(path: Path, source: bytes) -> ast.Module:
     try:
         return ast.parse(source, str(path))
     except SyntaxError as error:
-        raise ConfigError(fault(path, "Python", error.lineno, error.msg, conflict(source))) from error
+        raise ConfigError(
+            parse_error_message(path, "Python", error.lineno, error.msg, conflict_line(source))
+        ) from error
 
 
 def facts_of_tree(tree: ast.Module, package: str) -> Facts:

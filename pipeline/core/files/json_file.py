@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pipeline.core.errors import ArtifactError
 from pipeline.core.files.atomic import write_bytes
 from pipeline.core.files.contents import read_bytes
-from pipeline.core.parse_faults import conflict, fault
+from pipeline.core.parse_errors import conflict_line, parse_error_message
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -38,7 +38,7 @@ def read_json(path: Path) -> Any:
         return orjson.loads(content)
     except orjson.JSONDecodeError as error:
         raise ArtifactError(
-            f"{fault(path, 'JSON', error.lineno, error.msg, conflict(content))}; delete it and run `dvc repro`"
+            f"{parse_error_message(path, 'JSON', error.lineno, error.msg, conflict_line(content))}; delete it and run `dvc repro`"
         ) from error
 
 

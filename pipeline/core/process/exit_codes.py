@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from pipeline.core.errors import AerieError
-from pipeline.core.parse_faults import fault_of_import
+from pipeline.core.parse_errors import import_error_message
 from pipeline.core.process.messages import DISK_FULL, tell
 
 INTERRUPTED = 130
@@ -45,7 +45,7 @@ def guarded(work: Callable[[], int | None]) -> int:
         tell("error: out of memory; lower tokens_per_batch or the concurrency in conf/")
         return 2
     except (ModuleNotFoundError, SyntaxError) as error:
-        if (message := fault_of_import(error)) is None:
+        if (message := import_error_message(error)) is None:
             return _fault()
         tell(f"error: {message}")
         return AerieError.exit_code

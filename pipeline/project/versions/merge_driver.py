@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.parse_faults import readable
+from pipeline.core.parse_errors import reporting_import_errors
 
-with readable(__name__):
+with reporting_import_errors(__name__):
     from ruamel.yaml import YAML
 
     from pipeline.core.errors import ConfigError

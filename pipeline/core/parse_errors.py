@@ -14,7 +14,7 @@ _MARKERS = (b"<<<<<<<", b"=======", b">>>>>>>")
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
-def conflict(content: bytes) -> int | None:
+def conflict_line(content: bytes) -> int | None:
     """Return the line, from 1, of the first conflict marker of git, or None.
 
     Only for content that does not parse: in other content a row of `=` may be text.
@@ -22,7 +22,7 @@ def conflict(content: bytes) -> int | None:
     return next((number for number, line in enumerate(content.split(b"\n"), 1) if line.startswith(_MARKERS)), None)
 
 
-def fault(path: str | Path, kind: str, line: int | None, why: str, marked: int | None) -> str:
+def parse_error_message(path: str | Path, kind: str, line: int | None, why: str, marked: int | None) -> str:
     """Describe where and why a file is not ``kind``.
 
     The reason is a conflict marker in line ``marked``, or else the parser's message ``why``.
@@ -35,16 +35,16 @@ def fault(path: str | Path, kind: str, line: int | None, why: str, marked: int |
     return f"{path}{'' if line is None else f':{line}'}: not {kind}: {why}"
 
 
-def fault_of_yaml(path: str | Path, content: bytes, error: Exception) -> str:
-    """Describe an error of a YAML parser in one line, as `fault`."""
+def yaml_error_message(path: str | Path, content: bytes, error: Exception) -> str:
+    """Describe an error of a YAML parser in one line, as `parse_error_message`."""
     mark = getattr(error, "problem_mark", None)
     why = ", ".join(
         part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part
     ) or " ".join(str(error).split())
-    return fault(path, "YAML", None if mark is None else mark.line + 1, why, conflict(content))
+    return parse_error_message(path, "YAML", None if mark is None else mark.line + 1, why, conflict_line(content))
 
 
-def fault_of_import(error: ModuleNotFoundError | SyntaxError) -> str | None:
+def import_error_message(error: ModuleNotFoundError | SyntaxError) -> str | None:
     """Describe a failed import that the user can fix, or return None.
 
     That is a module of this package that is not Python, or another package that is not installed.
@@ -59,12 +59,12 @@ def fault_of_import(error: ModuleNotFoundError | SyntaxError) -> str | None:
     path = Path(error.filename or "")
     if _PACKAGE not in path.resolve().parents:
         return None
-    marked = error.lineno if conflict((error.text or "").encode()) else None
-    return fault(os.path.relpath(path), "Python", error.lineno, error.msg, marked)
+    marked = error.lineno if conflict_line((error.text or "").encode()) else None
+    return parse_error_message(os.path.relpath(path), "Python", error.lineno, error.msg, marked)
 
 
 @contextlib.contextmanager
-def readable(name: str) -> Iterator[None]:
+def reporting_import_errors(name: str) -> Iterator[None]:
     """Import the first modules of a program; ``name`` is its `__name__`.
 
     An import that fails ends the program with one message and exit code 2. When the module is imported by another
@@ -73,7 +73,7 @@ def readable(name: str) -> Iterator[None]:
     try:
         yield
     except (ModuleNotFoundError, SyntaxError) as error:
-        if name != "__main__" or (message := fault_of_import(error)) is None:
+        if name != "__main__" or (message := import_error_message(error)) is None:
             raise
         print(f"error: {message}", file=sys.stderr)
         raise SystemExit(2) from None

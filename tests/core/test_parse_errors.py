@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.commands.status import main as status
-from pipeline.core import parse_faults
+from pipeline.core import parse_errors
 from pipeline.core.code.modules import Module
 from pipeline.core.errors import ArtifactError, ConfigError
 from pipeline.core.files.json_file import read_json
@@ -79,7 +79,7 @@ def test_a_module_that_is_no_python_is_one_message_wherever_it_is_met(
         compile(broken.read_bytes(), str(broken), "exec")
 
     assert guarded(work) == BROKEN, "another's module is no matter of the user's"
-    monkeypatch.setattr(parse_faults, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(parse_errors, "_PACKAGE", tmp_path)
     capsys.readouterr()
     assert guarded(work) == 2
     assert says in capsys.readouterr().err
@@ -96,7 +96,7 @@ def test_a_module_that_the_program_itself_begins_with_and_that_cannot_be_importe
         "__init__",
         "__main__",
         "core/__init__",
-        "core/parse_faults",
+        "core/parse_errors",
         "core/process/__init__",
         "core/process/start_time",
     ):
