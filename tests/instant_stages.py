@@ -71,8 +71,10 @@ _BODIES = {
     write_jsonl(timings, [{"id": row["id"], "key": row["key"], "provider": row["provider"], "seconds": 1.0} for row in rows])
     write_any(timings_summary, found)
 """,
-    "reconstruct": """    from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
-    from tests.parquet import write_rows
+    "reconstruct": """    import pyarrow as pa
+
+    from pipeline.core.files.tables import write_batches
+    from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
 
     rows = []
     for _, row in read_jsonl(responses):
@@ -80,7 +82,7 @@ _BODIES = {
         segments = [Segment("content", 0, 31), Segment("end", 31, 32)]
         evidence = "count" if ids[0] % 2 else "text"
         rows.append(TokenRow(row["id"], [1, 2, 3], ids, evidence, 0, 32, "stop", row["provider"], segments, [], "accept").to_row())
-    write_rows(tokens, SCHEMA, rows)
+    write_batches(tokens, SCHEMA, [pa.RecordBatch.from_pylist(rows, schema=SCHEMA)])
     write_json(summary, {"rows": len(rows)})
 """,
     "target": """    from pipeline.formats.schema.target import TargetSpec
