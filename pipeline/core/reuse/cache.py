@@ -14,8 +14,6 @@ from typing import TypeVar
 
 from pipeline.core.dvc_cache import cached_paths
 from pipeline.core.errors import AerieError
-from pipeline.core.files.atomic import write_bytes
-from pipeline.core.files.contents import read_bytes
 from pipeline.core.files.digests import digests_of_file, sha256_file
 from pipeline.core.home import shared_folder
 from pipeline.core.process.messages import tell
@@ -58,20 +56,6 @@ class ReuseCache:
         """Return the position of each result, or None. Its segment is not read yet, and may be gone."""
         return self._guarded(lambda index: index.find(keys)) or [None] * len(keys)
 
-    def data(self, name: bytes) -> bytes | None:
-        """Return a segment's bytes, checked against its name, or None when they are gone or damaged."""
-        if name in self._damaged:
-            return None
-        try:
-            content = read_bytes(self._path(name))
-        except AerieError:
-            content = b""
-        if digest(content) != name:
-            self.reject(name)
-            return None
-        self._used.add(name)
-        return content
-
     def file(self, name: bytes) -> Path | None:
         """Return the checked path of a segment, here or in DVC's cache; None when it is gone or damaged.
 
@@ -95,23 +79,6 @@ class ReuseCache:
         with contextlib.suppress(OSError):
             self._path(name).unlink(missing_ok=True)
         return None
-
-    def reject(self, name: bytes) -> None:
-        """Drop a segment that is gone or damaged."""
-        self._damaged.add(name)
-        self._used.discard(name)
-        with contextlib.suppress(OSError):
-            self._path(name).unlink(missing_ok=True)
-        self._guarded(lambda index: index.forget([name]))
-
-    def add(self, data: bytes, pieces: Iterable[tuple[bytes, int, int]]) -> None:
-        """Keep a segment and its pieces (key, first row, number of rows)."""
-        if self._index is None:
-            return
-        name = digest(data)
-        self._guarded(
-            lambda index: self._add(index, name, len(data), None, pieces, lambda path: write_bytes(path, data))
-        )
 
     def add_file(self, path: Path, pieces: Iterable[tuple[bytes, int, int]]) -> str:
         """Keep a finished file of a DVC out with its pieces (key, first token, tokens); return its hex SHA-256.
