@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from benchmarks.audit_speed import texts
 from benchmarks.results import in_a_process, save
-from pipeline.core.tables import write_batches
+from pipeline.core.files.tables import write_batches
 from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.project.file_audit import load_section
 from pipeline.project.targets import open_target

@@ -17,13 +17,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipeline.core.tables import read_rows, write_rows
+from pipeline.core.files.tables import read_rows
 from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
 from pipeline.project.file_audit import load_section
 from pipeline.project.targets import open_target
 from pipeline.stages.audit.inputs.context import make_context
 from pipeline.stages.audit.inputs.source import Source, parquet
 from pipeline.stages.audit.outputs import Outputs, write_audit
+from tests.parquet import write_rows
 
 
 def texts(seed: int) -> Iterator[str]:

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from pipeline.core.files import write_json
-from pipeline.core.tables import read_batches, write_rows
+from pipeline.core.files.json_file import write_json
+from pipeline.core.files.tables import read_batches
 from pipeline.formats.hidden_states import HiddenStates
 from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.model.weights import DTYPES, open_model
@@ -32,6 +32,7 @@ from pipeline.stages.extract.forward import pack_attention, run_packed
 from pipeline.stages.extract.local import LocalBackend
 from pipeline.stages.extract.plan import Row, batches, bytes_per_token, select, shards
 from pipeline.stages.extract.writer import ShardWriter
+from tests.parquet import write_rows
 
 VOCAB = 8000
 MODELS = {

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import save
-from pipeline.core.files import write_json
-from pipeline.core.tables import write_rows
+from pipeline.core.files.json_file import write_json
 from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.project.versions.lockfile import file_digest
 from pipeline.project.versions.merge_driver import render
+from tests.parquet import write_rows
 
 ROWS, CHANGED = 100_000, 1_000
 PROMPT, COMPLETION = 100, 400

@@ -87,7 +87,7 @@ class Bench:
         import torch
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        from pipeline.core.files import write_json
+        from pipeline.core.files.json_file import write_json
         from pipeline.project.targets import open_target
 
         config = json.loads((ROOT / "build/config.json").read_text())
@@ -172,7 +172,7 @@ class Bench:
 
     def digests(self) -> dict[str, str]:
         """Digest of every file that the stages wrote, but of what shows times."""
-        from pipeline.core.files import sha256_file
+        from pipeline.core.files.digests import sha256_file
 
         return {
             str(path.relative_to(self.build)): sha256_file(path)

@@ -1,7 +1,7 @@
-"""`python -m pipeline COMMAND`: a stage of the build, or a command on files.
+"""`python -m pipeline COMMAND`: run a stage of the build, or a command on files.
 
-A stage: load its slice of build/config.json, hand it over with the paths from the table, give the exit code.
-`python -m pipeline STAGE DATASET` is what dvc.yaml runs. A command's arguments are its own module's business.
+dvc.yaml runs `python -m pipeline STAGE DATASET`. A stage gets its slice of build/config.json and the paths of the stage
+table. A command parses its own arguments.
 """
 
 import atexit
@@ -12,15 +12,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.parse_faults import readable
+from pipeline.core.parse_errors import reporting_import_errors
+from pipeline.core.process import (
+    start_time as start_time,  # first, before the modules whose sources it is compared with
+)
 
 PARENT = os.getppid()
-"""Asked before the slow imports: one that dies meanwhile would leave a process that takes whoever adopted it for its parent."""
+"""Asked before the slow imports: if the parent dies meanwhile, `getppid` returns the process that adopted this one."""
 
-with readable(__name__):
+with reporting_import_errors(__name__):
     from pipeline.core.errors import ConfigError
-    from pipeline.core.files import read_json
-    from pipeline.core.process.runner import follow_parent, guarded, no_collector, pick, section_of
+    from pipeline.core.files.json_file import read_json
+    from pipeline.core.process.exit_codes import guarded
+    from pipeline.core.process.garbage_collection import no_collector
+    from pipeline.core.process.parent_death import follow_parent
+    from pipeline.core.sections import pick, section_of
     from pipeline.graph import BY_NAME, Stage
 
 CONFIG = Path("build/config.json")
@@ -29,26 +35,25 @@ COMMANDS = {
     "compose": "conf/ to build/config.json and build/code.json",
     "reconstruct": "responses in a file to exact token ids",
     "audit": "token ids in a file to a verdict and a report",
-    "calibrate": "reconstruction measured against true ids",
-    "probe": "what a target's tokenizer does",
-    "plan": "what a build would ask, and cost, before it does",
-    "providers": "endpoints, prices, quantization; which the policy admits and why not",
+    "calibrate": "measure the reconstruction against true ids",
+    "probe": "show the behavior of a target's tokenizer",
+    "plan": "show the requests and the cost of a build before it runs",
+    "providers": "endpoints, prices, quantization; why the policy admits one or not",
     "store": "the ledger of paid responses: stats, verify, settle, gc, export, import",
-    "reuse": "rows kept for later builds: stats, verify, gc, clear",
+    "reuse": "the cache of hidden states for later builds: stats, verify, gc, clear",
     "hidden": "hidden states: stats, verify, show ID",
     "export-data": "training data in SpecForge's or speculators' format",
-    "diff": "what changed between two versions of the data",
-    "comment": "posts a diff on a pull request, or brings its comment up to date",
+    "diff": "changes between two versions of the data",
     "report": "the build in one page, or its audits as Markdown for a pull request",
-    "status": "what the build holds, in a few lines",
-    "verify": "does what git holds agree with conf/ and the code",
-    "doctor": "checks the machine, the config, the key, the tokenizer",
+    "status": "the state of the build, in a few lines",
+    "verify": "check that the files in git agree with conf/ and the code",
+    "doctor": "check the machine, the config, the key, the tokenizer",
 }
-"""Command to what it does; module `pipeline.commands.<command>` has `main(argv) -> int | None`."""
+"""Command to its description; the module `pipeline.commands.<command>` has `main(argv) -> int | None`."""
 
 
 def paths(templates: dict[str, str], dataset: str | None, names: list[str]) -> dict[str, Any]:
-    """Fill in a stage's path templates: {d} with the dataset, {each} with one path a dataset."""
+    """Fill in a stage's path templates: {d} becomes the dataset, {each} becomes one path per dataset."""
     filled: dict[str, Any] = {}
     for argument, template in templates.items():
         if "{each}" in template:
@@ -62,14 +67,14 @@ def run_stage(stage: Stage, arguments: list[str]) -> None:
     """Run one stage of the build on its slice of the config.
 
     Raises:
-        AerieError: anything that the user can act on.
+        AerieError: an error that the user can act on.
 
     """
     config = read_json(CONFIG)
     names = config.get("names", [])
     if len(arguments) != (1 if stage.per_dataset else 0):
-        wanted = f"DATASET, one of {names}" if stage.per_dataset else "no argument"
-        raise ConfigError(f"python -m pipeline {stage.name}: takes {wanted}; found {arguments}")
+        expected = f"DATASET, one of {names}" if stage.per_dataset else "no argument"
+        raise ConfigError(f"python -m pipeline {stage.name}: takes {expected}; found {arguments}")
     dataset = arguments[0] if arguments else None
     if dataset is not None and dataset not in names:
         raise ConfigError(f"python -m pipeline {stage.name}: no dataset {dataset!r} in params.yaml; there are {names}")
@@ -88,13 +93,13 @@ def main(argv: list[str]) -> int:
         print(usage())
         return 0 if argv else 2
     command, arguments = argv[0], argv[1:]
-    wants_files = any(argument.startswith("-") for argument in arguments)
-    # torch's threads wait for each other in busy loops, which is many times slower on cores that others use as well
+    has_options = any(argument.startswith("-") for argument in arguments)
+    # torch's threads wait for each other in busy loops, which is many times slower on cores that are shared
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if command in BY_NAME and command not in COMMANDS and {"-h", "--help"} & set(arguments):
         print(stage_help(BY_NAME[command]))
         return 0
-    if command in BY_NAME and not (command in COMMANDS and wants_files):
+    if command in BY_NAME and not (command in COMMANDS and has_options):
         follow_parent(PARENT)
         return guarded(lambda: run_stage(BY_NAME[command], arguments))
     if command in COMMANDS:
@@ -110,8 +115,8 @@ def command_module(command: str) -> Any:
 
 
 def stage_help(stage: Stage) -> str:
-    """Say what a stage is for, what it is given, reads and writes."""
-    about = (importlib.import_module(f"pipeline.stages.{stage.name}.stage").__doc__ or "").strip()
+    """Describe a stage: its purpose, its config keys, the files that it reads and writes."""
+    purpose = (importlib.import_module(f"pipeline.stages.{stage.name}.stage").__doc__ or "").strip()
     usage = f"usage: python -m pipeline {stage.name}{' DATASET' if stage.per_dataset else ''}"
     parts = [("keys of build/config.json", stage.keys), ("reads", stage.reads), ("writes", stage.writes)]
     listed = "\n".join(
@@ -119,16 +124,21 @@ def stage_help(stage: Stage) -> str:
         for title, items in parts
         if items
     )
-    return f"{usage}\n\n{about}\n\n{listed}\n`dvc repro` runs it when one of these, or its code, changed."
+    return f"{usage}\n\n{purpose}\n\n{listed}\n`dvc repro` runs it when one of these, or its code, has changed."
 
 
 def usage() -> str:
-    """Say what there is."""
+    """List the stages and commands."""
     stages = "\n".join(f"  {stage.name}{' DATASET' if stage.per_dataset else ''}" for stage in BY_NAME.values())
-    commands = "\n".join(f"  {name:<12} {what}" for name, what in COMMANDS.items())
-    return f"usage: python -m pipeline COMMAND ...\n\nstages of the build (`dvc repro` runs them in order):\n{stages}\n\ncommands (add --help):\n{commands}"
+    commands = "\n".join(f"  {name:<12} {description}" for name, description in COMMANDS.items())
+    return (
+        "usage: python -m pipeline COMMAND ...\n\n"
+        f"stages of the build (`dvc repro` runs them in order):\n{stages}\n\n"
+        f"commands (add --help):\n{commands}"
+    )
 
 
 if __name__ == "__main__":
-    atexit.register(gc.freeze)  # or Python looks through all of torch for cycles before it ends, for more than a second
+    # otherwise Python searches all of torch for cycles before it ends, for more than a second
+    atexit.register(gc.freeze)
     sys.exit(main(sys.argv[1:]))

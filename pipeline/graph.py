@@ -1,8 +1,8 @@
-"""The pipeline on one screen: each stage, the keys of build/config.json that it is given, what it reads, what it writes.
+"""Table of the stages: the config keys that each one gets, the files that it reads and writes.
 
-`{d}` is a dataset's name; `{each}` stands for one path a dataset. By convention stage `x` is `run` in
-`pipeline/x/stage.py`: `run(config, *, <reads>, <writes>)`, with `config` an instance of that module's `Config`.
-`dvc.yaml` says the same to DVC; a test holds the two together. No stage imports this module.
+In a path, `{d}` is the dataset's name and `{each}` means one path per dataset. Stage `x` is the function
+`run(config, *, <reads>, <writes>)` in `pipeline/stages/x/stage.py`; `config` is an instance of that module's `Config`.
+`dvc.yaml` declares the same for DVC, and a test compares the two. No stage imports this module.
 """
 
 from dataclasses import dataclass, field
@@ -14,21 +14,22 @@ class Stage:
 
     name: str
     keys: dict[str, str] = field(default_factory=dict)
-    """Field of the stage's Config to dotted path in build/config.json."""
+    """Field of the stage's `Config` to its dotted path in build/config.json."""
     aside: dict[str, str] = field(default_factory=dict)
-    """As `keys`, for what says where and how fast the work is done and never what comes out: no input, so a change of it reruns nothing."""
+    """As `keys`, for values that decide where and how fast work is done, not its result: a change reruns nothing."""
     reads: dict[str, str] = field(default_factory=dict)
-    """Argument of `run` to path."""
+    """Argument of `run` to a path."""
     writes: dict[str, str] = field(default_factory=dict)
+    """Argument of `run` to a path."""
     per_dataset: bool = True
 
     def kept_in_git(self) -> list[str]:
-        """Paths of what it writes for people to review, in the order of the table; the rest is DVC's alone."""
+        """Return the paths of the written files that git keeps for review; DVC alone keeps the others."""
         return [path for path in self.writes.values() if path.endswith((".json", ".csv")) and path not in OF_THE_CLOCK]
 
 
 OF_THE_CLOCK = frozenset({"build/{d}/timings.json"})
-"""Small files that git does not keep: they differ between two builds with the same answers."""
+"""Small files with times, which git does not keep: they differ between two builds with the same answers."""
 
 TARGET = {"record": "build/target/fingerprint.json"}
 WEIGHTS = {"model": "build/target/model"}

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.parse_faults import readable
+from pipeline.core.parse_errors import reporting_import_errors
 
-with readable(__name__):
+with reporting_import_errors(__name__):
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException
@@ -26,8 +26,9 @@ with readable(__name__):
     from omegaconf.errors import OmegaConfBaseException
 
     from pipeline.core.errors import BusyError, ConfigError, DiskError
-    from pipeline.core.files import to_json, write_json
-    from pipeline.core.process.runner import follow_parent, guarded
+    from pipeline.core.files.json_file import to_json, write_json
+    from pipeline.core.process.exit_codes import guarded
+    from pipeline.core.process.parent_death import follow_parent
     from pipeline.project import experiments
     from pipeline.project.compose import Params, check_grammar, check_jobs, jobs_of, read_params, refusal
     from pipeline.project.experiments import Job

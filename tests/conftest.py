@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from pipeline.core.process.runner import no_collector
+from pipeline.core.process.garbage_collection import no_collector
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.loading import Tokenizer
 from pipeline.project.targets import open_target

@@ -20,7 +20,10 @@ import os
 
 import orjson
 
-from pipeline.core.files import read_jsonl, sha256_file, sha256_folder, write_bytes, write_json, write_jsonl
+from pipeline.core.files.atomic import write_bytes
+from pipeline.core.files.digests import sha256_file, sha256_folder
+from pipeline.core.files.json_file import write_json
+from pipeline.core.files.jsonl import read_jsonl, write_jsonl
 from pipeline.core.errors import InputError
 
 
@@ -68,8 +71,10 @@ _BODIES = {
     write_jsonl(timings, [{"id": row["id"], "key": row["key"], "provider": row["provider"], "seconds": 1.0} for row in rows])
     write_any(timings_summary, found)
 """,
-    "reconstruct": """    from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
-    from pipeline.core.tables import write_rows
+    "reconstruct": """    import pyarrow as pa
+
+    from pipeline.core.files.tables import write_batches
+    from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
 
     rows = []
     for _, row in read_jsonl(responses):
@@ -77,7 +82,7 @@ _BODIES = {
         segments = [Segment("content", 0, 31), Segment("end", 31, 32)]
         evidence = "count" if ids[0] % 2 else "text"
         rows.append(TokenRow(row["id"], [1, 2, 3], ids, evidence, 0, 32, "stop", row["provider"], segments, [], "accept").to_row())
-    write_rows(tokens, SCHEMA, rows)
+    write_batches(tokens, SCHEMA, [pa.RecordBatch.from_pylist(rows, schema=SCHEMA)])
     write_json(summary, {"rows": len(rows)})
 """,
     "target": """    from pipeline.formats.schema.target import TargetSpec

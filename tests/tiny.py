@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from ruamel.yaml import YAML
 
-from pipeline.core.files import write_json
-from pipeline.core.tables import write_rows
+from pipeline.core.files.json_file import write_json
 from pipeline.drafter.config import DrafterConfig
 from pipeline.drafter.drafter import Drafter, initialize
 from pipeline.drafter.unroll import Pack
@@ -17,6 +16,7 @@ from pipeline.stages.extract import stage as extract
 from pipeline.stages.extract.config import EngineSection, ExtractSection
 from pipeline.stages.train.config import TrainSection
 from tests.conftest import ROOT
+from tests.parquet import write_rows
 
 LAYERS, WIDTH, VOCAB = 8, 32, 300
 

@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.files import refuse_overwriting, write_json
+from pipeline.core.files.json_file import write_json
+from pipeline.core.files.overwrite_check import refuse_overwriting
 from pipeline.project.targets import open_target
 from pipeline.stages.calibrate.table import simulated_table, table
 from pipeline.stages.calibrate.truth_file import TruthFile

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.core.errors import ArtifactError
-from pipeline.core.files import to_json, write_text
+from pipeline.core.files.atomic import write_text
+from pipeline.core.files.json_file import to_json
 from pipeline.project.versions.diff import html_page, markdown
 from pipeline.project.versions.diff.compare import Comparison
 from pipeline.project.versions.diff.data import DataStore

@@ -17,8 +17,8 @@ from typing import Literal
 
 from rich.console import Console
 
+from pipeline.core.code.pins import read_pins
 from pipeline.core.errors import AerieError
-from pipeline.core.fingerprint import read_pins
 from pipeline.model.special_tokens import make_record
 from pipeline.model.tokenizer.loading import load_tokenizer
 from pipeline.project.compose import documents, read_params

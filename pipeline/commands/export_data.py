@@ -19,9 +19,10 @@ import pyarrow as pa
 import torch
 
 from pipeline.core.errors import ArtifactError, InputError
-from pipeline.core.files import read_json, read_model, write_bytes, write_json, writing, writing_folder
-from pipeline.core.process.runner import pick, section_of
-from pipeline.core.tensors import save_tensors
+from pipeline.core.files.atomic import write_bytes, writing, writing_folder
+from pipeline.core.files.json_file import read_json, read_model, write_json
+from pipeline.core.files.tensors import save_tensors
+from pipeline.core.sections import pick, section_of
 from pipeline.drafter.vocabulary import choose_vocabulary
 from pipeline.formats.hidden_states import HiddenRow, HiddenStates, check_digest, folders_of_build, stamp_beside
 from pipeline.formats.loss_mask import RULES, LossWeights, RuleName, weights_of

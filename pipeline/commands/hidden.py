@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pipeline.core.errors import InputError
-from pipeline.core.files import read_model
+from pipeline.core.files.json_file import read_model
 from pipeline.formats.hidden_states import HiddenStates, check_digest, folders_of_build, stamp_beside
 from pipeline.formats.schema.hidden import Stamp
 

@@ -10,7 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import scratch_folder, to_json
+from pipeline.core.files.json_file import to_json
+from pipeline.core.files.scratch import scratch_folder
 from pipeline.core.home import store_folder
 from pipeline.core.terminal import plain_table
 from pipeline.project.compose import BUILD, build_config, read_params

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from pipeline.core.files import to_json
+from pipeline.core.files.json_file import to_json
 from pipeline.core.terminal import plain_table
 from pipeline.project.compose import build_config, read_params
 from pipeline.project.endpoints import judged

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.answers.rows import RowMaker
-from pipeline.core.files import refuse_overwriting, write_json
+from pipeline.core.files.json_file import write_json
+from pipeline.core.files.overwrite_check import refuse_overwriting
 from pipeline.project.targets import open_target
 from pipeline.stages.reconstruct.summary_table import table
 from pipeline.stages.reconstruct.user_file import check_responses, rebuild_responses

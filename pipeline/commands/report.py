@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import write_text
+from pipeline.core.files.atomic import write_text
 from pipeline.project.report.build_page import report
 from pipeline.project.report.gather import gather
 from pipeline.project.report.markdown import markdown

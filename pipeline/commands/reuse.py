@@ -1,4 +1,4 @@
-"""`python -m pipeline reuse`: rows kept for later builds: stats, verify, gc, clear."""
+"""`python -m pipeline reuse`: manage the cache of hidden states for later builds: stats, verify, gc, clear."""
 
 import argparse
 import contextlib
@@ -12,33 +12,35 @@ from rich.table import Table
 
 from pipeline.core.dvc_cache import cached_paths
 from pipeline.core.errors import ArtifactError, InputError
-from pipeline.core.files import sha256_file
+from pipeline.core.files.digests import sha256_file
 from pipeline.core.home import shared_folder
+from pipeline.core.reuse.eviction import collect
 from pipeline.core.reuse.index import FILE, Index
-from pipeline.core.reuse.row_cache import FOLDER, VARIABLE, collect, most_bytes, own_bytes, segment_path
+from pipeline.core.reuse.limit import VARIABLE, most_bytes
+from pipeline.core.reuse.segment_files import FOLDER, own_bytes, segment_path
 
 
 def main(argv: list[str]) -> int:
     """Run one of the commands.
 
     Raises:
-        InputError: there is no git repository.
+        InputError: this is not a git repository.
         ArtifactError: the index is damaged.
 
     """
     parser = argparse.ArgumentParser(
         prog="python -m pipeline reuse",
-        description=f"{__doc__} They lie beside the ledger; {VARIABLE} limits or forbids them.",
+        description=f"{__doc__} The cache lies beside the ledger; the variable {VARIABLE} limits it or turns it off.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("stats", help="rows, files and bytes, by stage")
-    commands.add_parser("verify", help="check every file against its digest; a damaged one is dropped")
-    commands.add_parser("gc", help="drop the longest unused, down to the limit")
-    commands.add_parser("clear", help="drop everything: the next build computes every row")
+    commands.add_parser("stats", help="batches, files and bytes, by stage")
+    commands.add_parser("verify", help="check every file against its digest and drop the damaged ones")
+    commands.add_parser("gc", help="drop the files unused for longest until the rest fits the limit")
+    commands.add_parser("clear", help="drop everything: the next build computes every batch")
     command = parser.parse_args(argv).command
     home = shared_folder()
     if home is None:
-        raise InputError("no git repository here, so no rows are kept")
+        raise InputError("this is not a git repository, so nothing is kept")
     folder = home / FOLDER
     if not (folder / FILE).is_file():
         print(f"{folder}: nothing is kept")
@@ -94,7 +96,7 @@ def _stats(index: Index, folder: Path) -> Table:
     table = Table(
         title=f"{folder}: {sizes.total() / 2**20:.1f} MiB of at most {most_bytes() / 2**20:.0f}", title_justify="left"
     )
-    for column in ("stage", "rows or batches", "files", "MiB here", "MiB that a build or DVC holds anyway"):
+    for column in ("stage", "batches", "files", "MiB here", "MiB held by a build or DVC"):
         table.add_column(column)
     for kind in sorted(files):
         table.add_row(

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.core.files import read_json
+from pipeline.core.files.json_file import read_json
 from pipeline.core.terminal import plain_table
 
 BUILD = Path("build")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pipeline.core.errors import ArtifactError, DiskError
-from pipeline.core.files import read_jsonl, write_jsonl
+from pipeline.core.files.jsonl import read_jsonl, write_jsonl
 from pipeline.core.home import STORE_VARIABLE, store_folder
 from pipeline.core.terminal import plain_table
 from pipeline.project.compose import build_config, read_params

@@ -1,4 +1,7 @@
-"""Where DVC keeps a file, by its MD5, read off its config: asking DVC itself takes half a second."""
+"""DVC's cache: the paths of a file by its MD5, from DVC's config files.
+
+Asking DVC itself takes half a second.
+"""
 
 import configparser
 from functools import cache
@@ -8,7 +11,7 @@ from pipeline.core.home import workspace
 
 
 def cached_paths(md5: str, store: Path) -> list[Path]:
-    """Where a file lies in the DVC caches at hand: this workspace's, and the one of the clone whose git folder holds ``store``."""
+    """Find a file in the DVC caches of this workspace and of the clone whose git folder holds ``store``."""
     roots = dict.fromkeys([workspace(), store.resolve().parents[2]])
     paths = (_cache_folder(root) / "files" / "md5" / md5[:2] / md5[2:] for root in roots)
     return [path for path in paths if path.is_file()]
@@ -16,7 +19,7 @@ def cached_paths(md5: str, store: Path) -> list[Path]:
 
 @cache
 def _cache_folder(root: Path) -> Path:
-    """`cache.dir` of .dvc/config.local or .dvc/config, relative to .dvc/; else .dvc/cache."""
+    """Return `cache.dir` of .dvc/config.local or .dvc/config, which is relative to .dvc/; without one, .dvc/cache."""
     folder = root / ".dvc"
     for name in ("config.local", "config"):
         parser = configparser.ConfigParser(interpolation=None, strict=False)

@@ -1,4 +1,4 @@
-"""YAML as DVC reads it: version 1.2, in C."""
+"""YAML as DVC reads it: version 1.2, parsed in C."""
 
 from typing import Any
 
@@ -7,16 +7,19 @@ from ruamel.yaml.resolver import VersionedResolver
 
 
 class _Fixed(VersionedResolver):
-    """The library works the version out anew for every value, in C always with the same result; that is a third of the time."""
+    """Resolver with a fixed version of YAML.
+
+    The library determines the version again for every value, which takes a third of the time and always gives 1.2.
+    """
 
     processing_version = (1, 2)
 
 
-def as_dvc(source: str | bytes) -> Any:
-    """Value of a document.
+def parse_dvc_yaml(source: str | bytes) -> Any:
+    """Parse a document.
 
     Raises:
-        ruamel.yaml.error.YAMLError: it is no YAML, or names a key twice.
+        ruamel.yaml.error.YAMLError: the text is not YAML, or has a key twice.
 
     """
     reader = YAML(typ="safe")

@@ -1,4 +1,6 @@
-"""What can go wrong, as a tree. A message names the file, line or id, what was found, what was expected, and what to do.
+"""Errors that the user can act on, as a tree.
+
+A message names the file, line or id, the value found, the value expected, and the remedy.
 
 AerieError                 exit code 2: bad usage or bad input
 ├── ConfigError            conf/, params.yaml or build/config.json
@@ -7,10 +9,10 @@ AerieError                 exit code 2: bad usage or bad input
 ├── TokenizerError         a tokenizer or a special-token map that must not be used
 ├── ProviderError          the API refuses, or cannot be reached
 │   └── BudgetError        money or tokens ran out, and the config calls that a failure
-├── EngineError            a serving engine cannot be reached, or gives other hidden states than those asked for
-├── BusyError              another process holds the store
+├── EngineError            a serving engine cannot be reached, or returns other hidden states than requested
+├── BusyError              another process holds the ledger
 ├── DiskError              the disk is full, or not writable
-├── EvaluationError        speculative decoding does not write what the target itself would
+├── EvaluationError        speculative decoding gives other text than plain greedy decoding
 └── GateError              exit code 1: the audit says no-go
 """
 
@@ -46,11 +48,11 @@ class BudgetError(ProviderError):
 
 
 class EngineError(AerieError):
-    """A serving engine cannot be reached, is launched otherwise than needed, or answers with something else than the states asked for."""
+    """A serving engine cannot be reached, has the wrong launch options, or returns other states than requested."""
 
 
 class BusyError(AerieError):
-    """Another live process holds what this one needs."""
+    """Another live process holds a lock that this one needs."""
 
 
 class DiskError(AerieError):
@@ -58,10 +60,10 @@ class DiskError(AerieError):
 
 
 class EvaluationError(AerieError):
-    """Speculative decoding wrote something else than plain greedy decoding."""
+    """Speculative decoding gave other text than plain greedy decoding."""
 
 
 class GateError(AerieError):
-    """The audit's verdict is no-go, so nothing after it may run."""
+    """The audit's verdict is no-go, so no later stage may run."""
 
     exit_code = 1

@@ -1,8 +1,9 @@
-"""The only network client: JSON over HTTP/1.1, thousands of requests at a time, a total deadline for each.
+"""HTTP client: JSON over HTTP/1.1, thousands of requests at a time, a total deadline for each.
 
-httpx over its aiohttp transport: httpx's own connection pool rescans every connection at each request and stalls at this load.
-Requests go to the transport itself, since all that `httpx.AsyncClient` adds (cookies, redirects, auth) is unwanted here and costs
-more CPU than the rest of a request; and the transport's hot path is one for whole bodies, without httpx's objects, see `_Transport`.
+No other module opens a network connection as a client. It uses httpx's transport over aiohttp: httpx's own connection
+pool rescans every connection at each request and stalls at this load. Requests go to the transport directly, since
+everything that `httpx.AsyncClient` adds (cookies, redirects, auth) is unwanted here and costs more CPU than the rest of
+a request. Posts bypass httpx's request and response objects too, see `_Transport`.
 """
 
 import asyncio
@@ -27,10 +28,10 @@ from yarl import URL
 from pipeline.core.errors import ConfigError, ProviderError
 
 MAX_BODY = 256 << 20
-"""Bytes of one answer that are read at most; a server cannot fill the memory."""
+"""Most bytes of one answer that are read, so that a server cannot fill the memory."""
 
 _KEEP_ALIVE = 3.0
-"""Seconds an idle connection is kept: below the 5 s after which uvicorn closes it, so that no request meets a closing one."""
+"""Seconds that an idle connection is kept; uvicorn closes it after 5 s, and no request may meet a closing one."""
 
 _SPARE_FILES = 128
 """Open files besides the connections."""
@@ -40,7 +41,7 @@ NO_HEADERS: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds: to connect, between two pieces of an answer, and for the whole request."""
+    """Seconds to connect, between two pieces of an answer, and for the whole request."""
 
     connect: float
     read: float
@@ -48,7 +49,7 @@ class Timeouts:
 
 
 class Reply(NamedTuple):
-    """What a server answered, whatever the status; `body` is as received, content encoding undone."""
+    """Answer of a server, of any status; `body` is as received, after its content encoding was undone."""
 
     status: int
     body: bytes
@@ -56,21 +57,21 @@ class Reply(NamedTuple):
 
 
 class Lost(Exception):  # noqa: N818
-    """No whole answer came."""
+    """No complete answer came."""
 
     def __init__(self, kind: str, message: str, *, sent: bool) -> None:
         super().__init__(message)
         self.kind = kind
         """connect, connect_timeout, read_timeout, deadline, disconnected, cut_short, bad_http or too_long."""
         self.sent = sent
-        """Whether the server may have received the request, and so may bill it."""
+        """Whether the server may have received the request, and may bill it."""
 
 
 def require_open_files(connections: int) -> None:
-    """Make room for so many connections, as far as the hard limit lets us.
+    """Raise the limit of open files so that it allows this number of connections.
 
     Raises:
-        ConfigError: the hard limit of open files is too low; the message says what to set.
+        ConfigError: the hard limit of open files is too low; the message has the command that raises it.
 
     """
     wanted = connections + _SPARE_FILES
@@ -80,15 +81,16 @@ def require_open_files(connections: int) -> None:
     if hard not in (resource.RLIM_INFINITY, -1) and hard < wanted:
         raise ConfigError(
             f"provider.concurrency {connections} needs {wanted} open files, and this shell allows {hard}: "
-            f"run `ulimit -n {wanted}` first (as root, or through /etc/security/limits.conf), or lower provider.concurrency to {max(1, hard - _SPARE_FILES)}"
+            f"run `ulimit -n {wanted}` first (as root, or through /etc/security/limits.conf), "
+            f"or lower provider.concurrency to {max(1, hard - _SPARE_FILES)}"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _lost(error: BaseException, timeouts: Timeouts) -> Lost:
-    """Say what happened, and whether the request may have reached the server. In doubt it has.
+    """Classify an error, and decide whether the request may have reached the server. When in doubt, it has.
 
-    The transport's own errors are coarser than aiohttp's, which stand behind them as their cause.
+    The errors of httpx's transport are coarser than the errors of aiohttp that caused them.
     """
     error = error.__cause__ if isinstance(error, httpx.HTTPError) and error.__cause__ else error
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -103,12 +105,12 @@ def _lost(error: BaseException, timeouts: Timeouts) -> Lost:
     if isinstance(error, aiohttp.ClientPayloadError):
         return Lost("cut_short", text, sent=True)
     if isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
-        return Lost("bad_http", f"the answer is no HTTP: {error.message}", sent=True)
+        return Lost("bad_http", f"the answer is not HTTP: {error.message}", sent=True)
     return Lost("disconnected", text, sent=True)
 
 
 class _Whole(httpx.AsyncByteStream):
-    """A body that is all there."""
+    """A complete body as a stream."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -118,28 +120,30 @@ class _Whole(httpx.AsyncByteStream):
 
 
 class _Address(NamedTuple):
-    """What all posts to one address have in common."""
+    """The parts that all posts to one URL share."""
 
     request: aiohttp.ClientRequest
-    """Tells the pool where to connect."""
+    """Request for the connection pool, which reads host and port from it."""
     head: bytes
     """Request line and headers, up to the length of the body."""
 
 
 class _Transport(AiohttpTransport):  # type: ignore[misc]
-    """The aiohttp transport for whole bodies: headers and deadlines are the session's, set once, and nothing is built twice at each request."""
+    """The aiohttp transport for complete bodies.
+
+    Headers and deadlines belong to the session and are built once, not for each request.
+    """
 
     def __init__(self, session: aiohttp.ClientSession, max_body: int) -> None:
-        super().__init__(
-            client=session, verify=False
-        )  # the session has its own connector, with its own certificate roots
+        # the session has its own connector, with its own certificate roots
+        super().__init__(client=session, verify=False)
         self._session = session
         self._timeout = session.timeout
         self._max_body = max_body
         self._addresses: dict[str, _Address] = {}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request whose stream is a `_Whole`; the response's is one too."""
+        """Send a request whose stream is a `_Whole`; the stream of the response is one too."""
         assert isinstance(request.stream, _Whole)
         try:
             async with self._session.request(
@@ -152,7 +156,10 @@ class _Transport(AiohttpTransport):  # type: ignore[misc]
         return httpx.Response(answer.status, headers=dict(answer.headers), stream=_Whole(body))
 
     async def post(self, url: str, body: bytes, seen: "Seen | None") -> Reply:
-        """Do the same with aiohttp's pool and parser alone: what its session builds for each request costs more than all that is done with an answer."""
+        """Send a body with aiohttp's pool and parser alone, and read the whole answer.
+
+        The objects that aiohttp's session builds for each request cost more than all other work on an answer.
+        """
         address = self._addresses.get(url) or self._address(url)
         async with asyncio.timeout(self._timeout.total):  # bytes that keep a connection alive defeat a read timeout
             connection = await self._connect(address.request)
@@ -160,9 +167,7 @@ class _Transport(AiohttpTransport):  # type: ignore[misc]
             assert protocol is not None
             try:
                 reply = await self._exchange(protocol, b"%b%d\r\n\r\n%b" % (address.head, len(body), body), seen)
-                if (
-                    protocol.writing_paused
-                ):  # answered before all of it was sent: the rest must not precede another request
+                if protocol.writing_paused:  # answered early: the unsent rest must not precede another request
                     protocol.force_close()
             except BaseException:
                 connection.close()
@@ -180,9 +185,7 @@ class _Transport(AiohttpTransport):  # type: ignore[misc]
             *(f"{name}: {value}" for name, value in request.headers.items()),
             "content-length: ",
         ]
-        if not all(
-            map(str.isprintable, lines)
-        ):  # a line break in a key that was pasted would begin a header of its own
+        if not all(map(str.isprintable, lines)):  # a line break in a pasted key would begin another header
             raise ValueError("a header holds a control character")
         return self._addresses.setdefault(url, _Address(request, "\r\n".join(lines).encode()))
 
@@ -200,7 +203,9 @@ class _Transport(AiohttpTransport):  # type: ignore[misc]
         protocol.transport.write(request)
         protocol.start_timeout()
         message, content = await protocol.read()
-        while 100 <= message.code < 200 and message.code != SWITCHING_PROTOCOLS:  # the answer is still to come
+        while (
+            100 <= message.code < 200 and message.code != SWITCHING_PROTOCOLS
+        ):  # informational: the answer is still to come
             message, content = await protocol.read()
         if seen is not None and not content.is_eof():
             seen(message.headers)
@@ -208,11 +213,14 @@ class _Transport(AiohttpTransport):  # type: ignore[misc]
 
 
 Seen = Callable[[Mapping[str, str]], None]
-"""Called with an answer's headers, should they come before its last byte."""
+"""Called with the headers of an answer, when they come before its last byte."""
 
 
 class Client:
-    """Posts JSON bodies to one server over a pool of as many connections as may be in flight. No answer may be longer than ``max_body`` bytes."""
+    """Client of one server, with a pool of at most ``connections`` connections.
+
+    An answer longer than ``max_body`` bytes is `Lost`.
+    """
 
     def __init__(
         self,
@@ -260,7 +268,7 @@ class Client:
         """Send a JSON body and read the whole answer.
 
         Raises:
-            Lost: the server could not be reached, or no whole answer came within the deadlines.
+            Lost: the server cannot be reached, or no complete answer came within the deadlines.
 
         """
         try:
@@ -268,26 +276,14 @@ class Client:
         except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
             raise _lost(error, self._timeouts) from None
 
-    async def patch(self, path: str, body: bytes) -> Reply:
-        """Change a document.
-
-        Raises:
-            Lost: as `post`.
-
-        """
-        return await self._exchange("PATCH", path, body)
-
     async def get(self, path: str) -> Reply:
-        """Ask for a document.
+        """Get a document.
 
         Raises:
             Lost: as `post`.
 
         """
-        return await self._exchange("GET", path, b"")
-
-    async def _exchange(self, method: str, path: str, body: bytes) -> Reply:
-        request = httpx.Request(method, self._base + path, stream=_Whole(body))
+        request = httpx.Request("GET", self._base + path, stream=_Whole(b""))
         try:
             response = await self._transport.handle_async_request(request)
         except (httpx.HTTPError, aiohttp.ClientError, OSError, ValueError) as error:
@@ -310,10 +306,10 @@ async def _read(content: aiohttp.StreamReader, most: int) -> bytes:
 
 
 async def fetch(base_url: str, path: str, *, headers: Mapping[str, str], timeouts: Timeouts) -> Reply:
-    """Ask one document of a server.
+    """Get one document of a server.
 
     Raises:
-        ProviderError: no whole answer came.
+        ProviderError: no complete answer came.
 
     """
     async with Client(base_url, headers=headers, timeouts=timeouts, connections=1) as client:

@@ -1,16 +1,18 @@
-"""The base of every configuration section and of every small document that stages exchange."""
+"""Sections: the validated parts of the configuration, and the base of the small documents that stages exchange."""
 
 import re
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from pipeline.core.errors import ConfigError
 
 _CREDENTIALS = re.compile(r"(://)[^/\s]*@|(://[^\s?]*\?)[^\s'\"]+")
 
 
 class Section(BaseModel):
-    """Frozen, closed (an unknown key is a mistake), validated; write a docstring under each field."""
+    """Frozen and validated; an unknown key is a mistake. Each field has a docstring below it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
 
@@ -18,7 +20,8 @@ class Section(BaseModel):
 def _plain(url: str) -> str:
     if not url.startswith(("http://", "https://")) or any(letter in "@?#" or letter.isspace() for letter in url):
         raise ValueError(
-            "must start with http:// or https:// and hold neither credentials nor a query: the key belongs into the environment"
+            "must start with http:// or https:// and hold neither credentials nor a query: "
+            "the key belongs into the environment"
         )
     parts = urlsplit(url)
     if not parts.hostname or parts.port == 0:  # both raise ValueError where the address is malformed
@@ -27,10 +30,43 @@ def _plain(url: str) -> str:
 
 
 Address = Annotated[str, AfterValidator(_plain)]
-"""A server's address, without a slash at its end, and without anything secret in it."""
+"""URL of a server, without a slash at its end and without credentials."""
 
 
 _KEY_NAME = "api_key_env"
+
+
+def pick(config: Any, path: str) -> Any:
+    """Return the value at a dotted path of build/config.json.
+
+    Raises:
+        ConfigError: the config has no such path.
+
+    """
+    value = config
+    for part in path.split("."):
+        if not isinstance(value, dict) or part not in value:
+            raise ConfigError(
+                f"build/config.json has no {path!r} (looked for {part!r}); run `python -m pipeline compose`"
+            )
+        value = value[part]
+    return value
+
+
+def section_of(model: type[Section], values: dict[str, Any]) -> Section:
+    """Validate a stage's slice of the config.
+
+    Raises:
+        ConfigError: the values do not fit the model; the message lists every mistake.
+
+    """
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        mistakes = "\n  ".join(map(mistake, error.errors()))
+        raise ConfigError(
+            f"build/config.json does not fit this code; run `python -m pipeline compose`:\n  {mistakes}"
+        ) from error
 
 
 def _variable(name: str) -> str:
@@ -42,11 +78,14 @@ def _variable(name: str) -> str:
 
 
 Variable = Annotated[str, AfterValidator(_variable)]
-"""Name of the environment variable that holds a key."""
+"""Name of the environment variable that holds an API key."""
 
 
 def mistake(error: Any) -> str:
-    """One of pydantic's errors in words: dotted path, what is wrong, what was found; but not what stands where a key may have been pasted."""
+    """Describe one of pydantic's errors: dotted path, message, value found.
+
+    The value of `api_key_env` is not shown: someone may have put the key itself there.
+    """
     where = ".".join(map(str, error["loc"])) or "document"
     if error["loc"][-1:] == (_KEY_NAME,) and error["input"]:
         return f"{where}: {error['msg']}; what was found is not shown, for it may be the key"
@@ -59,7 +98,7 @@ def mistake(error: Any) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """Blot out what stands before the @ of an address, and its query: a mistake is shown, a secret is not."""
+    """Replace the user information and the query of every URL in a text by dots, so that a message shows no secret."""
     return _CREDENTIALS.sub(r"\1\2...", text)
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import torch
 
 from pipeline.core.errors import ArtifactError
-from pipeline.core.files import read_model, write_json, writing_folder
-from pipeline.core.tensors import is_finite, load_tensors, save_tensors
+from pipeline.core.files.atomic import writing_folder
+from pipeline.core.files.json_file import read_model, write_json
+from pipeline.core.files.tensors import is_finite, load_tensors, save_tensors
 from pipeline.drafter.config import DrafterConfig
 from pipeline.drafter.drafter import Drafter
 from pipeline.drafter.vocabulary import vocabulary_of

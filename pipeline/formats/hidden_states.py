@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from pipeline.core.errors import ArtifactError
-from pipeline.core.files import read_json, read_model, sha256_folder
-from pipeline.core.tables import read_rows
-from pipeline.core.tensors import TensorFile, is_finite
+from pipeline.core.files.digests import sha256_folder
+from pipeline.core.files.json_file import read_json, read_model
+from pipeline.core.files.tables import read_rows
+from pipeline.core.files.tensors import TensorFile, is_finite
 from pipeline.formats.loss_mask import LossWeights, weighted
 from pipeline.formats.schema.hidden import Manifest
 from pipeline.formats.schema.hidden_index import INDEX

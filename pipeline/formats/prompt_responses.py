@@ -11,7 +11,7 @@ from typing import IO, Any, NamedTuple
 import orjson
 
 from pipeline.core.errors import InputError
-from pipeline.core.files import open_plain, read_lines
+from pipeline.core.files.jsonl import open_plain, read_lines
 
 LineId = Callable[[int, bytes], str | None]
 """Give the id of a line from its number (from 1) and its bytes; None for a line without an id."""

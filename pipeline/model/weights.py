@@ -17,9 +17,10 @@ from safetensors import SafetensorError
 from torch import nn
 
 from pipeline.core.errors import ArtifactError, ConfigError, InputError
-from pipeline.core.files import read_json, sha256_folder, to_json
-from pipeline.core.process.runner import no_collector
-from pipeline.core.tensors import TensorFile, is_finite
+from pipeline.core.files.digests import sha256_folder
+from pipeline.core.files.json_file import read_json, to_json
+from pipeline.core.files.tensors import TensorFile, is_finite
+from pipeline.core.process.garbage_collection import no_collector
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

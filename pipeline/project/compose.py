@@ -20,10 +20,12 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 from yaml import YAMLError
 
+from pipeline.core.code.fingerprint import fingerprints
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import sha256_file, to_json, write_bytes
-from pipeline.core.fingerprint import fingerprints
-from pipeline.core.process.runner import no_collector
+from pipeline.core.files.atomic import write_bytes
+from pipeline.core.files.digests import sha256_file
+from pipeline.core.files.json_file import to_json
+from pipeline.core.process.garbage_collection import no_collector
 from pipeline.core.sections import mistake
 from pipeline.graph import STAGES
 from pipeline.project.settings import (

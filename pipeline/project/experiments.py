@@ -17,14 +17,15 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline.core.errors import ConfigError, DiskError
-from pipeline.core.files import read_json, write_text
+from pipeline.core.files.atomic import write_text
+from pipeline.core.files.json_file import read_json
 
 SOURCES = ("conf", "data", "pipeline", "params.yaml", "dvc.yaml", "dvc.lock", "requirements.lock", "build")
 """What an experiment is made of; each copy has it as HEAD has."""
 
 COPIES = Path(".dvc/tmp/exps")
 _ABANDONED_SECONDS = 600
-_DVC = "import sys; from pipeline.core.process.runner import follow_parent; follow_parent(int(sys.argv.pop(1))); from dvc.cli import main; sys.exit(main(sys.argv[1:]))"
+_DVC = "import sys; from pipeline.core.process.parent_death import follow_parent; follow_parent(int(sys.argv.pop(1))); from dvc.cli import main; sys.exit(main(sys.argv[1:]))"
 """DVC that ends with the process named first: one that a killed sweep left behind would train on, and hold the machine."""
 
 _RAN = re.compile(r"^Running stage '([^']+)'", re.MULTILINE)

@@ -11,9 +11,12 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.files import open_plain, read_bytes, read_lines, refuse_overwriting, write_text
+from pipeline.core.files.atomic import write_text
+from pipeline.core.files.compression import opener_of
+from pipeline.core.files.contents import read_bytes
+from pipeline.core.files.jsonl import open_plain, read_lines
+from pipeline.core.files.overwrite_check import refuse_overwriting
 from pipeline.core.sections import mistake
-from pipeline.core.tables import opener_of
 from pipeline.project.report.markdown import markdown
 from pipeline.project.targets import open_target
 from pipeline.stages.audit.config import AuditSection, ExpectSection

@@ -10,10 +10,10 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from ruamel.yaml.error import YAMLError
 from yaml import YAMLError as HydraYAMLError
 
-from pipeline.core.dvc_yaml import as_dvc
+from pipeline.core.dvc_yaml import parse_dvc_yaml
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import read_bytes
-from pipeline.core.parse_faults import fault_of_yaml
+from pipeline.core.files.contents import read_bytes
+from pipeline.core.parse_errors import yaml_error_message
 from pipeline.core.sections import Section, mistake, without_credentials
 from pipeline.project.hydra_yaml import as_hydra
 from pipeline.stages.audit.config import AuditSection, ExpectSection, laid_over
@@ -81,11 +81,11 @@ def load_yaml(path: Path) -> Any:
 
 def _parse_yaml(path: Path, source: bytes) -> Any:
     try:
-        return as_dvc(source.decode())
+        return parse_dvc_yaml(source.decode())
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: byte {error.start} is no UTF-8; save the file as UTF-8") from error
     except YAMLError as error:
-        raise ConfigError(fault_of_yaml(path, source, error)) from error
+        raise ConfigError(yaml_error_message(path, source, error)) from error
 
 
 def ambiguous_scalars(path: Path) -> list[str]:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pipeline.core.files import read_model
+from pipeline.core.files.json_file import read_model
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.special_tokens import make_record, open_tokenizer
 from pipeline.model.tokenizer.loading import Tokenizer, load_tokenizer

@@ -8,7 +8,7 @@ import pytest
 from pipeline.answers.lines import Job, file_job
 from pipeline.answers.rows import PackedRow, RowMaker
 from pipeline.answers.segmented_ids import unpack
-from pipeline.core.files import to_json
+from pipeline.core.files.json_file import to_json
 from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import CLOSE, END
 

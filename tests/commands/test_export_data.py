@@ -9,8 +9,8 @@ import torch
 
 from pipeline.commands.export_data import main
 from pipeline.core.errors import AerieError, InputError
-from pipeline.core.files import read_json, write_json
-from pipeline.core.tensors import load_tensors
+from pipeline.core.files.json_file import read_json, write_json
+from pipeline.core.files.tensors import load_tensors
 from pipeline.formats.hidden_states import HiddenStates
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.weights import open_ends

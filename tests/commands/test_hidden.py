@@ -7,8 +7,8 @@ import torch
 
 from pipeline.commands.hidden import main
 from pipeline.core.errors import AerieError
-from pipeline.core.files import read_json, write_json
-from pipeline.core.tensors import load_tensors, save_tensors
+from pipeline.core.files.json_file import read_json, write_json
+from pipeline.core.files.tensors import load_tensors, save_tensors
 from pipeline.formats.schema.target import TargetRecord
 from tests.tiny import ROWS, Build, random_rows
 

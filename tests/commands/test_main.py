@@ -12,7 +12,7 @@ import pytest
 
 from pipeline import __main__ as cli
 from pipeline.core.errors import GateError, InputError
-from pipeline.core.process.runner import BROKEN, INTERRUPTED, guarded
+from pipeline.core.process.exit_codes import BROKEN, INTERRUPTED, guarded
 from pipeline.graph import BY_NAME, STAGES
 from tests.conftest import ROOT
 from tests.waiting import alive, until
@@ -50,7 +50,7 @@ def test_a_place_where_one_may_not_write_is_a_message_and_no_fault(
     assert guarded(work) == 2
     assert (
         capsys.readouterr().err
-        == f"error: {tmp_path}: Permission denied; see that you may read and write there, and run again\n"
+        == f"error: {tmp_path}: Permission denied; check that you may read and write there, and run again\n"
     )
 
 
@@ -124,7 +124,7 @@ def test_a_light_command_starts_without_heavy_libraries(module: str, heavy: list
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_stage_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     """DVC killed with SIGKILL cannot end its stage, which would go on spending: the stage follows by itself."""
-    stage = "from pipeline.core.process.runner import follow_parent; import os, time; follow_parent(); print(os.getpid(), flush=True); time.sleep(600)"
+    stage = "from pipeline.core.process.parent_death import follow_parent; import os, time; follow_parent(); print(os.getpid(), flush=True); time.sleep(600)"
     parent = subprocess.Popen(
         [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {stage!r}])"],
         cwd=ROOT,
@@ -143,7 +143,7 @@ def test_a_stage_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_stage_ends_with_the_dvc_behind_a_shell_that_waits_for_it() -> None:
     """dash runs the stage as its child, and lives on when DVC is killed."""
-    stage = "from pipeline.core.process.runner import follow_parent; import os, time; follow_parent(); print(os.getpid(), flush=True); time.sleep(600)"
+    stage = "from pipeline.core.process.parent_death import follow_parent; import os, time; follow_parent(); print(os.getpid(), flush=True); time.sleep(600)"
     dvc = "import subprocess, sys; subprocess.run(['/bin/sh', '-c', '\"$@\"; true', 'sh', sys.executable, '-c', sys.argv[1]])"
     with subprocess.Popen(
         [sys.executable, "-c", dvc, stage],
@@ -164,7 +164,7 @@ _ORPHAN = """
 import os, sys, time
 while os.getppid() == int(sys.argv[1]):
     time.sleep(0.01)
-from pipeline.core.process.runner import follow_parent
+from pipeline.core.process.parent_death import follow_parent
 parent = os.getppid()
 print(open(f"/proc/{parent}/comm").read().strip() if parent != 1 else "init", flush=True)
 follow_parent()
@@ -202,7 +202,7 @@ def test_a_stage_whose_dvc_died_before_it_could_follow_ends_and_one_that_a_perso
 
 @pytest.mark.skipif(sys.platform != "linux", reason="by the kernel's signal")
 def test_a_stage_whose_parent_died_while_it_was_starting_ends_as_well() -> None:
-    script = "import os; from pipeline.core.process.runner import follow_parent; follow_parent(os.getppid() + 1)"
+    script = "import os; from pipeline.core.process.parent_death import follow_parent; follow_parent(os.getppid() + 1)"
     assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 128 + signal.SIGTERM
 
 

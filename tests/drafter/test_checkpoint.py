@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core.errors import ArtifactError, ConfigError
-from pipeline.core.files import read_json, write_json
+from pipeline.core.files.json_file import read_json, write_json
 from pipeline.drafter.checkpoint import load_drafter, save_drafter
 from pipeline.drafter.vocabulary import choose_vocabulary, vocabulary_of
 from tests.tiny import random_drafter

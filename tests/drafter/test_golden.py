@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.core.tensors import load_tensors
+from pipeline.core.files.tensors import load_tensors
 from pipeline.drafter.chain import DraftCache, extend
 from pipeline.drafter.checkpoint import assemble
 from pipeline.drafter.config import DrafterConfig

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from pipeline.core.errors import AerieError, ArtifactError
-from pipeline.core.files import read_json, write_json
-from pipeline.core.tables import read_rows, write_rows
-from pipeline.core.tensors import load_tensors, save_tensors
+from pipeline.core.files.json_file import read_json, write_json
+from pipeline.core.files.tables import read_rows
+from pipeline.core.files.tensors import load_tensors, save_tensors
 from pipeline.formats.hidden_states import HiddenStates, IndexRow, dequantize, folders_of_build, quantize
 from pipeline.formats.schema.hidden_index import INDEX
 from pipeline.formats.schema.target import TargetRecord
+from tests.parquet import write_rows
 from tests.tiny import ROWS, Build, random_rows
 
 pytestmark = pytest.mark.slow
@@ -45,7 +46,7 @@ def test_a_shard_cut_short_is_refused_and_not_read_as_zeros(folder: Path, lost: 
     shard(folder).write_bytes(data[:-lost])
     with pytest.raises(
         ArtifactError,
-        match=rf"shard-00000.safetensors: not a whole safetensors file \({len(data) - lost:,} bytes; its header announces {len(data):,}\)",
+        match=rf"shard-00000.safetensors: not a whole safetensors file \({len(data) - lost:,} bytes; its header says {len(data):,}\)",
     ):
         HiddenStates(folder)
 

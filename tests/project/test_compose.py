@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from ruamel.yaml import YAML
 
 from pipeline.commands import compose as compose_command
-from pipeline.core.dvc_yaml import as_dvc
+from pipeline.core.dvc_yaml import parse_dvc_yaml
 from pipeline.core.errors import ConfigError
 from pipeline.graph import BY_NAME
 from pipeline.project.compose import Params, build_config, read_params, target_section
@@ -281,7 +281,7 @@ def test_both_readers_are_as_the_libraries_themselves() -> None:
     ]
     odd = "".join(f"k{n}: {scalar}\n" for n, scalar in enumerate(scalars))
     for text in [*(path.read_text() for path in (ROOT / "conf").rglob("*.yaml")), odd, "", "- a\n", "text\n"]:
-        assert as_dvc(text) == YAML(typ="safe").load(text)
+        assert parse_dvc_yaml(text) == YAML(typ="safe").load(text)
         assert (as_hydra(text) or {}) == OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
 
 

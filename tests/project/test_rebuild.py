@@ -16,7 +16,8 @@ import pytest
 from dvc.repo import Repo
 
 from pipeline.commands import compose as compose_command
-from pipeline.core.fingerprint import ROOTS, closure, fingerprints, modules
+from pipeline.core.code.fingerprint import PLUMBING_VERSION, ROOTS, fingerprints, is_plumbing
+from pipeline.core.code.modules import closure, modules
 from pipeline.graph import STAGES
 from pipeline.project.versions.lockfile import read_lock
 from pipeline.project.versions.staleness import stale
@@ -154,11 +155,9 @@ EDITS = [
     ("pipeline/stages/audit/stage.py", lambda text: text + "\nPLANTED = 1\n", "audit"),
     ("pipeline/stages/audit/stage.py", lambda text: text + "\n# planted\n", ""),
     ("pipeline/stages/train/stage.py", lambda text: text + "\nPLANTED = 1\n", "train"),
-    (
-        "pipeline/core/process/runner.py",
-        lambda text: text + "\nPLANTED = 1\n",
-        " ".join(stage.name for stage in STAGES),
-    ),
+    ("pipeline/core/sections.py", lambda text: text + "\nPLANTED = 1\n", " ".join(stage.name for stage in STAGES)),
+    ("pipeline/core/files/tables.py", lambda text: text + "\nPLANTED = 1\n", ""),
+    ("pipeline/core/process/exit_codes.py", lambda text: text + "\nPLANTED = 1\n", ""),
     ("pipeline/graph.py", lambda text: text + "\nPLANTED = 1\n", ""),
     ("pipeline/__main__.py", lambda text: text + "\nPLANTED = 1\n", ""),
     ("pipeline/commands/status.py", lambda text: text + "\nPLANTED = 1\n", ""),
@@ -227,7 +226,9 @@ def test_composed_values_are_inputs_of_the_stages_that_are_given_them_and_of_no_
     assert len(asked) > 16
 
 
-def test_a_planted_change_in_each_module_makes_stale_exactly_the_stages_that_can_load_it(built: Workspace) -> None:
+def test_a_planted_change_in_each_module_makes_stale_exactly_the_stages_that_load_it_for_other_than_plumbing(
+    built: Workspace,
+) -> None:
     """Modules are asked of the fingerprints that DVC compares, and every twentieth of DVC itself."""
     known = modules(built.root)
     names = [stage.name for stage in STAGES]
@@ -235,7 +236,7 @@ def test_a_planted_change_in_each_module_makes_stale_exactly_the_stages_that_can
     closures = {name: closure(known, [*ROOTS, f"pipeline.stages.{name}.stage"]) for name in names}
     planted = [module for module in known.values() if module.tree.body]
     for number, module in enumerate(planted[::SHARE]):
-        expected = {name for name in names if module.name in closures[name]}
+        expected = {name for name in names if module.name in closures[name] and not is_plumbing(module.name)}
         source = module.path.read_bytes()
         try:
             module.path.write_bytes(source + b"\nPLANTED = 1\n")
@@ -247,6 +248,21 @@ def test_a_planted_change_in_each_module_makes_stale_exactly_the_stages_that_can
                 )
         finally:
             module.path.write_bytes(source)
+
+
+def test_a_raised_version_of_the_plumbing_makes_every_stage_stale(built: Workspace) -> None:
+    """In a process of its own: this one has the version of this repository."""
+    path = built.root / "pipeline/core/code/fingerprint.py"
+    before = path.read_bytes()
+    line = f"PLUMBING_VERSION = {PLUMBING_VERSION}".encode()
+    assert line in before
+    try:
+        path.write_bytes(before.replace(line, b"%b0" % line))
+        built.python("compose")
+        assert by_dvc(built) == {found for stage in STAGES for found in stage_of(stage.name)}
+    finally:
+        path.write_bytes(before)
+        built.python("compose")
 
 
 def test_comments_docstrings_and_formatting_of_any_module_make_nothing_stale(built: Workspace) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.commands.comment import read_comment
+from pipeline.project.versions.diff.markdown import LIMIT, MARK
 from tests.conftest import ROOT
 from tests.instant_stages import InstantBuild
 
@@ -27,6 +27,17 @@ def test_it_runs_on_forks_with_their_own_rights_and_comments_only_where_it_may()
     assert WORKFLOW["permissions"] == {"contents": "read", "pull-requests": "write"}
     comment = next(step for step in STEPS if step.get("name") == "comment")
     assert comment["if"] == "github.event.pull_request.head.repo.full_name == github.repository"
+
+
+def test_the_comment_is_edited_or_posted_by_gh_with_the_workflow_s_own_token(tmp_path: Path) -> None:
+    step = next(step for step in STEPS if step.get("name") == "comment")
+    assert step["env"]["GH_TOKEN"] == "${{ github.token }}"
+    (tmp_path / "gh").write_text('#!/bin/sh\nprintf "%s\\n" "$@" > arguments\n')
+    (tmp_path / "gh").chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "NUMBER": "7", "GITHUB_REPOSITORY": "owner/name"}
+    subprocess.run(["bash", "-e", "-c", step["run"]], cwd=tmp_path, env=environment, check=True)
+    wanted = "pr comment 7 --repo owner/name --edit-last --create-if-none --body-file comment.md"
+    assert (tmp_path / "arguments").read_text().split() == wanted.split()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github/workflows").glob("*.yml")), ids=lambda path: path.stem)
@@ -60,12 +71,10 @@ def test_its_scripts_compare_a_branch_and_its_last_step_gives_verify_s_answer(
     assert workspace.run(
         "env", *_lines(tmp_path / "env"), "bash", "-e", "-c", script("verdict"), check=False
     ).returncode == (2 if stale else 0)
-    said = workspace.run("env", "-u", "GITHUB_TOKEN", "NUMBER=7", "bash", "-e", "-c", script("comment")).stdout
-    assert "not commented: no GITHUB_TOKEN" in said
     comment = (workspace.root / "comment.md").read_text()
     assert comment == (tmp_path / "summary").read_text()
-    assert len(comment) <= 65_536
-    assert comment.startswith("<!-- aerie dataset diff -->")
+    assert len(comment) <= LIMIT == 65_536
+    assert comment.startswith(MARK)
     assert ("❌ verify" if stale else "✅ verify") in comment
     assert ("datasets.code.sampling.temperature" in comment.partition("verify")[2]) is stale
     found = json.loads((workspace.root / "dataset-diff.json").read_text())
@@ -94,7 +103,9 @@ def test_what_cannot_be_compared_is_said_in_the_comment_and_fails_the_run(tmp_pa
         ).returncode
 
     assert run("compare") == 0, "the comment is still to be written"
-    said = read_comment(tmp_path / "comment.md")
+    said = (tmp_path / "comment.md").read_text()
+    assert said.startswith(MARK)
+    assert len(said) <= LIMIT
     assert "## Data: not compared\n\n    error: dvc.lock in HEAD: holds conflict markers\n" in said
     assert "### ✅ verify" in said
     assert run("verdict") == 2

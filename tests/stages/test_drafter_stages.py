@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.core.files import read_json
+from pipeline.core.files.json_file import read_json
 from pipeline.drafter.checkpoint import load_drafter
 from pipeline.drafter.unroll import plan_unroll, unroll
 from pipeline.formats.loss_mask import weights_of

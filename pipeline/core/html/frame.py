@@ -4,7 +4,7 @@ from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
 
-from pipeline.core.files import read_bytes
+from pipeline.core.files.contents import read_bytes
 from pipeline.core.html.markup import Html, join, tag
 
 

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from pipeline.core.tables import versioned
+from pipeline.core.files.tables import versioned
 
 SCHEMA = versioned(
     [

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from pipeline.core.tables import versioned
+from pipeline.core.files.tables import versioned
 
 Evidence = Literal["ids", "logprobs", "count", "text"]
 Status = Literal["accept", "flag", "reject"]

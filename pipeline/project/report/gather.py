@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import AerieError
-from pipeline.core.files import read_bytes, read_json
+from pipeline.core.files.contents import read_bytes
+from pipeline.core.files.json_file import read_json
 from pipeline.graph import STAGES, Stage
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.core.tables import read_batches, read_columns
+from pipeline.core.files.tables import read_batches, read_columns
 from pipeline.formats.schema.sketch import SCHEMA
 from pipeline.project.report.gather import Build
 from pipeline.stages.audit.checks.duplicates import near_pairs, repeats

@@ -8,11 +8,11 @@ from typing import Any
 
 from ruamel.yaml.error import YAMLError
 
-from pipeline.core.dvc_yaml import as_dvc
+from pipeline.core.dvc_yaml import parse_dvc_yaml
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import read_bytes
-from pipeline.core.parse_faults import conflict, fault_of_yaml
-from pipeline.core.process.runner import no_collector
+from pipeline.core.files.contents import read_bytes
+from pipeline.core.parse_errors import conflict_line, yaml_error_message
+from pipeline.core.process.garbage_collection import no_collector
 
 LOCK = Path("dvc.lock")
 
@@ -66,16 +66,16 @@ def raw_stages(content: bytes, where: str) -> dict[str, Any]:
         ConfigError: conflict markers, not YAML, or another schema.
 
     """
-    if (line := conflict(content)) is not None:
+    if (line := conflict_line(content)) is not None:
         raise ConfigError(
             f"{where}: holds git's conflict markers, from line {line} on, so DVC cannot read it. `make setup` installs a merge driver that joins it stage by stage: "
             f"run it, then `git checkout --merge dvc.lock`; docs/versions.md tells what to do by hand"
         )
     try:
-        document = as_dvc(content)
+        document = parse_dvc_yaml(content)
     except YAMLError as error:
         raise ConfigError(
-            f"{fault_of_yaml(where, content, error)}; restore it with `git checkout dvc.lock`, or delete it and run `dvc repro`"
+            f"{yaml_error_message(where, content, error)}; restore it with `git checkout dvc.lock`, or delete it and run `dvc repro`"
         ) from error
     if document is None:
         return {}

@@ -11,14 +11,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.parse_faults import readable
+from pipeline.core.parse_errors import reporting_import_errors
 
-with readable(__name__):
+with reporting_import_errors(__name__):
     from ruamel.yaml import YAML
 
     from pipeline.core.errors import ConfigError
-    from pipeline.core.files import read_bytes, write_bytes
-    from pipeline.core.process.runner import guarded
+    from pipeline.core.files.atomic import write_bytes
+    from pipeline.core.files.contents import read_bytes
+    from pipeline.core.process.exit_codes import guarded
     from pipeline.project.versions.lockfile import raw_stages
 
 

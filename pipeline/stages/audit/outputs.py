@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.core.files import write_json, write_text
-from pipeline.core.tables import writing_table
+from pipeline.core.files.atomic import write_text
+from pipeline.core.files.json_file import write_json
+from pipeline.core.files.tables import writing_table
 from pipeline.formats.schema.findings import SCHEMA as FINDINGS
 from pipeline.formats.schema.sketch import SCHEMA as SKETCH
 from pipeline.formats.schema.tokens import SCHEMA as TOKENS

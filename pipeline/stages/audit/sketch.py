@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from pipeline.core.tables import read_columns
+from pipeline.core.files.tables import read_columns
 from pipeline.formats.schema.sketch import SCHEMA
 
 Facts = NDArray[Any]

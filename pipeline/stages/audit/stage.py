@@ -6,7 +6,7 @@ A no-go does not fail this stage: DVC records no failed stage, so the report wou
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.files import read_model
+from pipeline.core.files.json_file import read_model
 from pipeline.core.sections import Section
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.special_tokens import open_tokenizer

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pipeline.core.process.parent_death import begin_worker
 from pipeline.core.process.pools import processes_for, where_needed
-from pipeline.core.process.runner import begin_worker
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.loading import load_tokenizer
 from pipeline.stages.audit.config import AuditSection, ExpectSection

@@ -7,7 +7,8 @@ from typing import Any
 
 import orjson
 
-from pipeline.core.files import read_lines, read_model, write_json
+from pipeline.core.files.json_file import read_model, write_json
+from pipeline.core.files.jsonl import read_lines
 from pipeline.core.sections import Section
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.stages.calibrate.scores import Scores
@@ -40,7 +41,7 @@ def _scored(truths: Iterator[dict[str, list[int]]], tokens: Path, record: Path) 
     The imports are here because most builds do not need them: answers of real servers hold no true ids, so nothing is
     compared.
     """
-    from pipeline.core.tables import read_rows
+    from pipeline.core.files.tables import read_rows
     from pipeline.formats.schema.tokens import SCHEMA
     from pipeline.model.special_tokens import open_tokenizer
     from pipeline.stages.calibrate.comparison import IdComparison, score_row

@@ -12,7 +12,7 @@ from pipeline.answers.rows import PackedRow, RowMaker
 from pipeline.answers.rungs.returned_ids import as_ids
 from pipeline.answers.segmented_ids import unpack
 from pipeline.core.errors import InputError
-from pipeline.core.files import read_lines
+from pipeline.core.files.jsonl import read_lines
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.loading import Tokenizer
 from pipeline.stages.calibrate.comparison import IdComparison, score_row

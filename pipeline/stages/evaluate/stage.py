@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from pipeline.core.errors import EvaluationError, InputError
-from pipeline.core.files import read_jsonl, read_model, sha256_file, write_json
+from pipeline.core.files.digests import sha256_file
+from pipeline.core.files.json_file import read_model, write_json
+from pipeline.core.files.jsonl import read_jsonl
 from pipeline.core.sections import Section
 from pipeline.drafter.checkpoint import load_drafter
 from pipeline.drafter.drafter import Drafter, initialize

@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any
 
-from pipeline.core.files import to_json
+from pipeline.core.files.json_file import to_json
 from pipeline.drafter.config import DrafterConfig
 from pipeline.formats.schema.target import TargetRecord
 

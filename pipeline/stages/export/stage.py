@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from pipeline.core.errors import ArtifactError
-from pipeline.core.files import read_json, read_model, write_json, write_text, writing_folder
+from pipeline.core.files.atomic import write_text, writing_folder
+from pipeline.core.files.json_file import read_json, read_model, write_json
+from pipeline.core.files.tensors import load_tensors, save_tensors
 from pipeline.core.sections import Section
-from pipeline.core.tensors import load_tensors, save_tensors
 from pipeline.drafter.checkpoint import CONFIG, WEIGHTS, check_tensors
 from pipeline.drafter.config import DrafterConfig
 from pipeline.formats.schema.target import TargetRecord

@@ -15,7 +15,7 @@ import pyarrow as pa
 import torch
 
 from pipeline.core.errors import InputError
-from pipeline.core.tables import flat_lists
+from pipeline.core.files.tables import flat_lists
 from pipeline.formats.hidden_states import checksum
 from pipeline.formats.schema.hidden import StoredDtype
 from pipeline.stages.extract.config import ExtractSection

@@ -11,10 +11,11 @@ from pathlib import Path
 import torch
 
 from pipeline.core.errors import ArtifactError
-from pipeline.core.files import read_bytes, to_json
+from pipeline.core.files.contents import read_bytes
+from pipeline.core.files.json_file import to_json
+from pipeline.core.files.tensors import TensorFile
+from pipeline.core.reuse.cache import ReuseCache
 from pipeline.core.reuse.index import Piece
-from pipeline.core.reuse.row_cache import Kept
-from pipeline.core.tensors import TensorFile
 from pipeline.stages.extract.config import ExtractSection
 from pipeline.stages.extract.plan import Row, ShardPlan
 
@@ -61,7 +62,7 @@ def _machine() -> list[str]:
 class KeptStates:
     """States of earlier builds for the batches of this one."""
 
-    def __init__(self, kept: Kept, rows: Sequence[Row], *, padded: bool) -> None:
+    def __init__(self, kept: ReuseCache, rows: Sequence[Row], *, padded: bool) -> None:
         self._kept, self._rows, self._padded = kept, rows, padded
         self._files: dict[bytes, TensorFile | None] = {}
 

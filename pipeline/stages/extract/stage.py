@@ -7,13 +7,16 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.files import install_folder, read_json, sha256_folder, to_json, write_json
-from pipeline.core.process.runner import no_collector
-from pipeline.core.reuse.code import code_digest
+from pipeline.core.files.atomic import install_folder
+from pipeline.core.files.digests import sha256_folder
+from pipeline.core.files.json_file import read_json, to_json, write_json
+from pipeline.core.files.tables import BATCH_ROWS, read_batches, write_batches
+from pipeline.core.process.garbage_collection import no_collector
+from pipeline.core.reuse.cache import open_cache
+from pipeline.core.reuse.code_digest import code_digest
 from pipeline.core.reuse.index import Piece
-from pipeline.core.reuse.row_cache import link_or_copy, opened
+from pipeline.core.reuse.segment_files import link_or_copy
 from pipeline.core.sections import Section
-from pipeline.core.tables import BATCH_ROWS, read_batches, write_batches
 from pipeline.formats.hidden_states import INDEX_NAME, MANIFEST
 from pipeline.formats.schema.hidden import Manifest, Stamp
 from pipeline.formats.schema.hidden_index import INDEX
@@ -59,7 +62,7 @@ def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: P
     backend = _backend(config, model, layer_ids)
     rows = selection.rows
     _say(selection, settings)
-    with opened("extract", decides(settings, source.sha256, layer_ids, backend.engine)) as kept:
+    with open_cache("extract", decides(settings, source.sha256, layer_ids, backend.engine)) as kept:
         partial = open_partial(
             hidden,
             _key(settings, selection, source.sha256, layer_ids, backend.engine, code_digest("extract", kept)),

@@ -13,9 +13,10 @@ from types import TracebackType
 import torch
 
 from pipeline.core.errors import ConfigError, DiskError
-from pipeline.core.files import read_json, remove_leftovers, write_json
-from pipeline.core.reuse.row_cache import Kept
-from pipeline.core.tensors import TensorFile, is_finite, save_tensors
+from pipeline.core.files.atomic import remove_leftovers
+from pipeline.core.files.json_file import read_json, write_json
+from pipeline.core.files.tensors import TensorFile, is_finite, save_tensors
+from pipeline.core.reuse.cache import ReuseCache
 from pipeline.formats.hidden_states import quantize
 from pipeline.formats.schema.hidden import StoredDtype
 from pipeline.model.weights import DTYPES
@@ -26,7 +27,7 @@ _IN_FLIGHT = 2
 """Batches waiting to be stored while the next is computed."""
 
 
-def open_partial(hidden: Path, key: str, kept: Kept) -> Path:
+def open_partial(hidden: Path, key: str, kept: ReuseCache) -> Path:
     """Folder for partial work; emptied when what it holds was made for something else, but for batches that are wanted again."""
     folder = hidden.with_name(f".{hidden.name}.partial")
     if folder.exists() and not ((folder / _KEY).is_file() and read_json(folder / _KEY) == {"key": key}):

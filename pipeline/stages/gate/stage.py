@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from pipeline.core.errors import ArtifactError, GateError
-from pipeline.core.files import read_json, write_json
+from pipeline.core.files.json_file import read_json, write_json
 from pipeline.core.sections import Section
 
 

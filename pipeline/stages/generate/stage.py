@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pipeline.core.errors import BudgetError
 from pipeline.core.home import store_folder
-from pipeline.core.process.runner import tell
+from pipeline.core.process.messages import tell
 from pipeline.core.sections import Section
 from pipeline.stages.generate.config import BudgetSection, ProviderSection, SamplingSection
 from pipeline.stages.generate.ledger import ledger

@@ -7,7 +7,7 @@ from typing import IO, Any
 import orjson
 
 from pipeline.core.errors import InputError
-from pipeline.core.files import open_plain, read_lines
+from pipeline.core.files.jsonl import open_plain, read_lines
 from pipeline.stages.prompts.config import PromptsSection
 from pipeline.stages.prompts.exact_json import exact_json
 
@@ -53,13 +53,15 @@ def _lines(path: Path) -> Iterator[Located]:
 def _opener(path: Path) -> Callable[[Path], IO[bytes]]:
     if path.suffix not in (".gz", ".zst"):
         return open_plain
-    from pipeline.core.tables import opener_of  # pyarrow is slow to import, and most datasets are plain JSONL
+    from pipeline.core.files.compression import (
+        opener_of,  # pyarrow is slow to import, and most datasets are plain JSONL
+    )
 
     return opener_of(path)
 
 
 def _parquet(path: Path) -> Iterator[Located]:
-    from pipeline.core.tables import read_any
+    from pipeline.core.files.tables import read_any
 
     for number, row in enumerate(read_any(path), 1):
         yield f"{path}: row {number}", {name: _without_nulls(value) for name, value in row.items()}

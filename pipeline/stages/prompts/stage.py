@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.core.errors import InputError
-from pipeline.core.files import sha256_file, write_json, write_jsonl
+from pipeline.core.files.digests import sha256_file
+from pipeline.core.files.json_file import write_json
+from pipeline.core.files.jsonl import write_jsonl
 from pipeline.core.sections import Section
 from pipeline.formats.schema.prompts import Prompt, PromptsSummary
 from pipeline.stages.prompts.config import ColumnsSection, PromptsSection

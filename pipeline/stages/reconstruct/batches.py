@@ -17,8 +17,9 @@ import pyarrow as pa
 from pipeline.answers.lines import Job
 from pipeline.answers.providers.habits import SAMPLE_ROWS, HabitCounts, Habits, add_counts
 from pipeline.answers.rows import RowMaker
+from pipeline.core.process.garbage_collection import no_collector
+from pipeline.core.process.parent_death import begin_worker
 from pipeline.core.process.pools import processes_for, where_needed
-from pipeline.core.process.runner import begin_worker, no_collector
 from pipeline.core.process.shared_memory import Parcel, Slots
 from pipeline.formats.prompt_responses import PromptResponse
 from pipeline.formats.schema.tokens import SCHEMA

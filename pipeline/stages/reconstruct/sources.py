@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.answers.lines import TOO_DEEP, Job, file_job, load, nested_too_deeply, row_job
-from pipeline.core.files import read_lines
-from pipeline.core.tables import opener_of
+from pipeline.core.files.compression import opener_of
+from pipeline.core.files.jsonl import read_lines
 from pipeline.formats.prompt_responses import PromptResponse, pair_by_id
 
 

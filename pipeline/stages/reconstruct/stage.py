@@ -6,9 +6,9 @@ from typing import Any
 
 from pipeline.answers.providers.habits import learn
 from pipeline.answers.rows import RowMaker
-from pipeline.core.files import read_model, write_json
+from pipeline.core.files.json_file import read_model, write_json
+from pipeline.core.files.tables import write_batches
 from pipeline.core.sections import Section
-from pipeline.core.tables import write_batches
 from pipeline.formats.prompt_responses import PromptResponse
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA

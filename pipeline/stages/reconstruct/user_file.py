@@ -9,8 +9,8 @@ import numpy as np
 
 from pipeline.answers.rows import RowMaker
 from pipeline.core.errors import InputError
-from pipeline.core.files import read_start
-from pipeline.core.tables import read_columns
+from pipeline.core.files.contents import read_start
+from pipeline.core.files.tables import read_columns
 from pipeline.stages.reconstruct.batches import workers_for
 from pipeline.stages.reconstruct.sources import file_lines, file_to_job
 from pipeline.stages.reconstruct.stage import rebuild_file

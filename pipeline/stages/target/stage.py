@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from pipeline.core.determinism import deterministic
-from pipeline.core.files import write_json, writing_folder
+from pipeline.core.files.atomic import writing_folder
+from pipeline.core.files.json_file import write_json
 from pipeline.core.sections import Section
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer

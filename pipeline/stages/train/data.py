@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from pipeline.core.errors import ArtifactError, InputError
-from pipeline.core.files import read_model
+from pipeline.core.files.json_file import read_model
 from pipeline.drafter.unroll import Pack, pack_rows
 from pipeline.formats.hidden_states import HiddenRow, HiddenStates
 from pipeline.formats.loss_mask import LossWeights

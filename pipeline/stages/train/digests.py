@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from pipeline.core.files import sha256_file
+from pipeline.core.files.digests import sha256_file
 from pipeline.formats.hidden_states import check_digest
 from pipeline.stages.train.data import Corpus
 from pipeline.stages.train.processes import Processes

@@ -8,8 +8,8 @@ import orjson
 import torch
 
 from pipeline.core.errors import ArtifactError
-from pipeline.core.files import to_json
-from pipeline.core.tensors import TensorFile, load_tensors, save_tensors
+from pipeline.core.files.json_file import to_json
+from pipeline.core.files.tensors import TensorFile, load_tensors, save_tensors
 from pipeline.stages.train.loop import Best, Learner
 from pipeline.stages.train.sharding import placed_like, whole
 

@@ -11,9 +11,10 @@ import torch
 
 from pipeline.core.determinism import deterministic
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import read_model, to_json, write_text
-from pipeline.core.reuse.code import code_digest
-from pipeline.core.reuse.row_cache import opened
+from pipeline.core.files.atomic import write_text
+from pipeline.core.files.json_file import read_model, to_json
+from pipeline.core.reuse.cache import open_cache
+from pipeline.core.reuse.code_digest import code_digest
 from pipeline.core.sections import Section
 from pipeline.drafter.checkpoint import save_drafter
 from pipeline.drafter.config import DrafterConfig
@@ -225,7 +226,7 @@ def drafter_config(settings: TrainSection, ends: Ends, corpus: Corpus, target: s
 
 def _key(settings: TrainSection, corpus: Corpus) -> str:
     """Digest of everything that decides the weights, this program's own code included."""
-    with opened("train") as notes:
+    with open_cache("train") as notes:
         code = code_digest("train", notes).hex()
     facts = [
         settings.model_dump(mode="json"),

@@ -16,8 +16,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from pipeline.core.files import to_json, write_jsonl
-from pipeline.core.process.runner import guarded
+from pipeline.core.files.json_file import to_json
+from pipeline.core.files.jsonl import write_jsonl
+from pipeline.core.process.exit_codes import guarded
 from pipeline.standin.corpus.code_tasks import code
 from pipeline.standin.corpus.reasoning_tasks import reasoning
 from pipeline.standin.corpus.sample import Conversation

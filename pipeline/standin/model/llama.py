@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from pipeline.core.errors import ArtifactError
-from pipeline.core.files import read_json, write_json
-from pipeline.core.tensors import load_tensors, save_tensors
+from pipeline.core.files.json_file import read_json, write_json
+from pipeline.core.files.tensors import load_tensors, save_tensors
 
 ROPE_THETA = 10000.0
 EPS = 1e-6

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import IO
 
 from pipeline.core.errors import ProviderError
-from pipeline.core.files import scratch_folder, sha256_file, sha256_folder
+from pipeline.core.files.digests import sha256_file, sha256_folder
+from pipeline.core.files.scratch import scratch_folder
 from pipeline.standin.model import decoder, live_vocabulary, llama
 from pipeline.standin.server import serve
 

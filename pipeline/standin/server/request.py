@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from pipeline.core.files import to_json
+from pipeline.core.files.json_file import to_json
 from pipeline.standin.server.providers import MAX_COMPLETION, MODEL
 
 

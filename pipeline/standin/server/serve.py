@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 from pipeline.core.errors import ProviderError
-from pipeline.core.process.runner import follow_parent, guarded
+from pipeline.core.process.exit_codes import guarded
+from pipeline.core.process.parent_death import follow_parent
 
 HOST = "127.0.0.1"
 
@@ -48,7 +49,7 @@ def serve(model: Path, record: Path, port: int) -> None:
     import torch
     import uvicorn
 
-    from pipeline.core.files import read_model
+    from pipeline.core.files.json_file import read_model
     from pipeline.formats.schema.target import TargetRecord
     from pipeline.model.rendering import PromptRenderer
     from pipeline.model.special_tokens import open_tokenizer

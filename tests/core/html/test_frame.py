@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.fingerprint import fingerprints
+from pipeline.core.code.fingerprint import fingerprints
 from pipeline.core.html.frame import POLICY, page
 from pipeline.core.html.markup import tag
 from tests.conftest import ROOT

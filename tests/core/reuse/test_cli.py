@@ -7,8 +7,8 @@ import pytest
 from pipeline.commands import reuse
 from pipeline.core.errors import ArtifactError, InputError
 from pipeline.core.reuse.index import FILE
-from tests.core.reuse.test_kept import build, damage_a_byte
-from tests.core.reuse.test_kept import store as store
+from tests.core.reuse.test_cache import build, damage_a_byte
+from tests.core.reuse.test_cache import store as store
 
 
 def test_stats_verify_gc_and_clear(
@@ -19,7 +19,7 @@ def test_stats_verify_gc_and_clear(
     build([1, 2, 3])
     reuse.main(["stats"])
     shown = capsys.readouterr().out.split()
-    assert shown[shown.index("audit") :][:5] == ["audit", "│", "3", "│", "1"]
+    assert shown[shown.index("extract") :][:5] == ["extract", "│", "3", "│", "1"]
     reuse.main(["verify"])
     assert capsys.readouterr().out == "0 damaged files dropped\n"
     damage_a_byte(store)
@@ -41,5 +41,5 @@ def test_a_damaged_index_and_a_missing_repository_are_one_message(store: Path, m
     with pytest.raises(ArtifactError, match="run `python -m pipeline reuse clear`"):
         reuse.main(["stats"])
     monkeypatch.setattr(reuse, "shared_folder", lambda: None)
-    with pytest.raises(InputError, match="no git repository"):
+    with pytest.raises(InputError, match="not a git repository"):
         reuse.main(["stats"])

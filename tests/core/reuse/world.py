@@ -1,6 +1,5 @@
-"""A small dataset that changes by random edits, and the stages that reuse rows, run on it in one process."""
+"""A small dataset that changes by random edits, and `extract`, the stage that reuses results, run on it in one process."""
 
-import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -12,53 +11,25 @@ from typing import Any
 
 import pytest
 
-from pipeline.core.files import write_json
+from pipeline.core.files.json_file import write_json
+from pipeline.core.reuse.cache import ReuseCache
 from pipeline.core.reuse.index import FILE
-from pipeline.core.reuse.row_cache import Kept
-from pipeline.core.tables import write_rows
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA
-from pipeline.model.tokenizer.loading import Tokenizer
 from pipeline.model.weights import find_source, open_model
 from pipeline.stages.extract import stage as extract
-from pipeline.stages.reconstruct import stage as reconstruct
-from tests.answers.build import body, call
+from tests.parquet import write_rows
 from tests.tiny import extract_settings, save_record, save_target, token_row
 
-WORDS = [
-    "two",
-    "plus",
-    "three",
-    "is",
-    "five",
-    "because",
-    "the",
-    "sum",
-    "of",
-    "small",
-    "numbers",
-    "stays",
-    "small",
-    "and",
-    "<|im_end|>",
-    "is",
-    "text",
-    "here,",
-    "naïve",
-    "東京",
-    "\n-",
-    "a",
-    "list",
-]
-TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "f",
-            "description": "d",
-            "parameters": {"type": "object", "properties": {"q": {"type": "string"}}},
-        },
-    }
+VOCABULARY = 200
+"""Ids from 0 that rows are made of; few, so that rows share beginnings."""
+
+SETTINGS: list[tuple[str, Any]] = [
+    ("tokens", 64),
+    ("tokens", 150),
+    ("tokens", 400),
+    ("dtype", "bfloat16"),
+    ("dtype", "float32"),
 ]
 
 
@@ -67,125 +38,44 @@ class Killed(BaseException):
 
 
 class World:
-    """The dataset as its author has it, and where its files go."""
+    """The accepted rows of a dataset, and where the hidden states go."""
 
-    def __init__(self, folder: Path, seed: int, record: TargetRecord) -> None:
+    def __init__(self, folder: Path, seed: int) -> None:
         folder.mkdir()
-        self.folder, self.rng, self.record = folder, Random(seed), record
-        self.settings: dict[str, Any] = {
-            "send_tools": True,
-            "tokens": 64,
-            "dtype": "float32",
-        }
+        self.folder, self.rng = folder, Random(seed)
+        self.settings: dict[str, Any] = {"tokens": 64, "dtype": "float32"}
         self.count = 0
         self.rows = [self.new_row() for _ in range(self.rng.randrange(3, 7))]
 
-    def text(self, most: int = 12) -> str:
-        """Some words, sometimes with white space at the end, sometimes none."""
-        words = self.rng.choices(WORDS, k=self.rng.randrange(most))
-        return " ".join(words) + self.rng.choice(["", "", "", "\n", " "])
+    def ids(self) -> list[int]:
+        """Return random ids, at least one."""
+        return self.rng.choices(range(VOCABULARY), k=self.rng.randrange(1, 60))
 
     def new_row(self) -> dict[str, Any]:
-        """A prompt and its answer."""
+        """Return a row with an id of its own."""
         self.count += 1
-        return {
-            "id": f"r{self.count}",
-            "question": self.text(),
-            "tools": self.rng.random() < 0.2,
-            "answer": self.new_answer(),
-        }
-
-    def new_answer(self) -> Any:
-        """What a server might say, not all of it good."""
-        rng = self.rng
-        if rng.random() < 0.04:
-            return rng.choice(["{not json", None, None, None])
-        calls = [call("f", json.dumps({"q": self.text(3)}), None)] if rng.random() < 0.2 else None
-        value = body(
-            self.text(),
-            self.text(),
-            calls,
-            billed=rng.choice([None, rng.randrange(4, 40)]),
-            finish=rng.choice(["stop", "stop", "length"]),
-        )
-        value["provider"] = rng.choice(["P", "Q", "Q", None])
-        if rng.random() < 0.1:
-            value["choices"].append({**value["choices"][0], "index": 1})
-        return {
-            "provider": value["provider"],
-            "response": value,
-            "latency_ms": rng.random() * 100,
-            "cost_usd": rng.random(),
-            "model": "m",
-        }
-
-    def write(self) -> None:
-        """Write prompts.jsonl, responses.jsonl and the rows that extract reads."""
-        prompts, responses = [], []
-        for row in self.rows:
-            prompts.append(
-                json.dumps(
-                    {
-                        "id": row["id"],
-                        "messages": [{"role": "user", "content": row["question"]}],
-                        "tools": TOOLS if row["tools"] else None,
-                    }
-                )
-            )
-            answer = row["answer"]
-            if answer is not None:
-                responses.append(
-                    answer if isinstance(answer, str) else json.dumps({"id": row["id"], "key": "k", **answer})
-                )
-        (self.folder / "prompts.jsonl").write_text("".join(line + "\n" for line in prompts))
-        (self.folder / "responses.jsonl").write_text("".join(line + "\n" for line in responses))
-        write_json(self.folder / "fingerprint.json", self.record)
-        write_rows(self.folder / "rows.parquet", SCHEMA, (token_row(row["id"], *self.ids(row)) for row in self.rows))
-
-    def ids(self, row: dict[str, Any]) -> tuple[list[int], list[int]]:
-        """A small target's ids of a row: the bytes of its text."""
-        return list(row["question"].encode()) or [0], list(json.dumps(row["answer"]).encode()[40:90]) or [0]
+        return {"id": f"r{self.count}", "prompt": self.ids(), "completion": self.ids()}
 
     def edit(self) -> str:
         """Change something; return what."""
         rng = self.rng
         at = rng.randrange(len(self.rows)) if self.rows else 0
-        kind = rng.choice(
-            [
-                "add",
-                "add",
-                "insert",
-                "remove",
-                "prompt",
-                "answer",
-                "reorder",
-                "swap",
-                "copy",
-                "rename",
-                "setting",
-                "setting",
-                "record",
-                "nothing",
-            ]
-        )
+        kinds = ["add", "add", "insert", "remove", "prompt", "completion", "reorder", "swap", "copy", "rename"]
+        kind = rng.choice([*kinds, "setting", "setting", "nothing"])
         if kind == "add":
             self.rows += [self.new_row() for _ in range(rng.randrange(1, 4))]
         elif kind == "insert":
             self.rows.insert(at, self.new_row())
         elif kind == "reorder":
             rng.shuffle(self.rows)
-        elif kind == "record":
-            self.record = self.record.model_copy(update={"name": f"target {rng.randrange(3)}"})
         elif kind == "setting":
             self.settings.update([rng.choice(SETTINGS)])
         elif self.rows and kind != "nothing":
             other = rng.randrange(len(self.rows))
             if kind == "remove":
                 del self.rows[at]
-            elif kind == "prompt":
-                self.rows[at]["question"] = self.text()
-            elif kind == "answer":
-                self.rows[at]["answer"] = self.new_answer()
+            elif kind in ("prompt", "completion"):
+                self.rows[at][kind] = self.ids()
             elif kind == "swap":
                 self.rows[at], self.rows[other] = self.rows[other], self.rows[at]
             elif kind == "copy":
@@ -193,44 +83,29 @@ class World:
                 self.rows.insert(other, {**self.rows[at], "id": f"r{self.count}"})
             elif kind == "rename":
                 self.count += 1
-                self.rows[at]["id"] = f"r{self.count}"
+                self.rows[at] = {**self.rows[at], "id": f"r{self.count}"}
         return kind
 
     def build(self, small: Path) -> dict[str, bytes]:
-        """Run the stages as they are configured now; return the bytes of everything that they write."""
-        self.write()
-        at, said = self.folder, self.settings
-        files = {name: at / f"{name}.jsonl" for name in ("prompts", "responses")}
-        record = at / "fingerprint.json"
-        reconstruct.run(
-            reconstruct.Config(send_tools=said["send_tools"]),
-            **files,
-            record=record,
-            tokens=at / "tokens.parquet",
-            summary=at / "reconstruct.json",
+        """Run the stage as it is configured now; return the bytes of everything that it writes."""
+        at, settings = self.folder, self.settings
+        rows = (token_row(row["id"], row["prompt"], row["completion"]) for row in self.rows)
+        write_rows(at / "rows.parquet", SCHEMA, rows)
+        write_json(at / "verdict.json", {})
+        config = extract.Config(
+            extract=extract_settings(tokens_per_batch=settings["tokens"], shard_bytes=100_000, dtype=settings["dtype"])
         )
-        states = extract.Config(
-            extract=extract_settings(tokens_per_batch=said["tokens"], shard_bytes=100_000, dtype=said["dtype"])
+        extract.run(
+            config,
+            accepted=at / "rows.parquet",
+            verdict=at / "verdict.json",
+            record=small / "fingerprint.json",
+            model=small / "model",
+            hidden=at / "hidden",
+            stamp=at / "stamp.json",
         )
-        paths = {
-            "accepted": at / "rows.parquet",
-            "verdict": at / "reconstruct.json",
-            "record": small / "fingerprint.json",
-            "model": small / "model",
-        }
-        extract.run(states, **paths, hidden=at / "hidden", stamp=at / "stamp.json")
-        whole = [
-            at / "tokens.parquet",
-            at / "reconstruct.json",
-            at / "stamp.json",
-            *sorted((at / "hidden").iterdir()),
-        ]
-        return {str(path.relative_to(at)): path.read_bytes() for path in whole}
-
-
-SETTINGS: list[tuple[str, Any]] = [
-    ("send_tools", True), ("send_tools", False), ("tokens", 150), ("tokens", 400), ("dtype", "bfloat16"), ("dtype", "float32"),
-]  # fmt: skip
+        written = [at / "stamp.json", *sorted((at / "hidden").iterdir())]
+        return {str(path.relative_to(at)): path.read_bytes() for path in written}
 
 
 def make_small_target(folder: Path, kimi: TargetRecord) -> Path:
@@ -250,9 +125,8 @@ def make_small_target(folder: Path, kimi: TargetRecord) -> Path:
 _open_model, _find_source = cache(open_model), cache(find_source)
 
 
-def quicken(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
-    """Load once what does not change: the vocabulary, the weights; and sync nothing to the disk."""
-    monkeypatch.setattr(reconstruct, "open_tokenizer", lambda _record: tokenizer)
+def quicken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Load the weights once, since they do not change, and sync nothing to the disk."""
     monkeypatch.setattr("pipeline.stages.extract.local.open_model", _open_model)
     monkeypatch.setattr("pipeline.stages.extract.stage.find_source", _find_source)
     monkeypatch.setattr(os, "fsync", lambda _handle: None)
@@ -260,14 +134,14 @@ def quicken(monkeypatch: pytest.MonkeyPatch, tokenizer: Tokenizer) -> None:
 
 @contextmanager
 def killed_after(writes: int) -> Iterator[None]:
-    """Stop at the so-manieth file that is finished, without a chance to tidy up."""
+    """Stop when this many files are finished, without a chance to tidy up."""
     patch, left = pytest.MonkeyPatch(), [writes]
-    rename, close = Path.replace, Kept.close
+    rename, close = Path.replace, ReuseCache.close
 
     def counting(path: Path, to: Any) -> Path:
         left[0] -= 1
         if left[0] < 0:
-            patch.setattr(Kept, "close", lambda _self: None)
+            patch.setattr(ReuseCache, "close", lambda _self: None)
             raise Killed
         return rename(path, to)
 
@@ -278,11 +152,11 @@ def killed_after(writes: int) -> Iterator[None]:
         pass
     finally:
         patch.undo()
-    assert Kept.close is close
+    assert ReuseCache.close is close
 
 
 def spoil(store: Path, rng: Random) -> str:
-    """Damage what is kept, in one of many ways; return how."""
+    """Damage the cache in one of many ways; return how."""
     files = sorted(store.glob("??/*"))
     how: dict[str, Callable[[], object]] = {
         "flip": lambda: _flip(rng.choice(files), rng),

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pipeline.__main__ import main
-from pipeline.core.files import write_json, write_text
+from pipeline.core.files.atomic import write_text
+from pipeline.core.files.json_file import write_json
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.loading import Tokenizer
 from tests.stages.audit.rows import clean_rows

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.core.tables import write_rows
 from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
 from pipeline.model.tokenizer.loading import Tokenizer
 from pipeline.stages.audit.checks.catalog import BY_NAME
@@ -16,6 +15,7 @@ from pipeline.stages.audit.checks.check import Complaint, DatasetCheck
 from pipeline.stages.audit.config import AuditSection
 from pipeline.stages.audit.inputs.batch import Batch
 from pipeline.stages.audit.inputs.context import Context
+from tests.parquet import write_rows
 
 END, THINK_OPEN, THINK_CLOSE = 163586, 163606, 163607
 TOOLS_OPEN, TOOLS_CLOSE, CALL_OPEN, CALL_ARGS, CALL_CLOSE = 163595, 163596, 163597, 163598, 163599

@@ -63,7 +63,7 @@ def test_what_is_read_is_never_written_over(
     tokens = write_tokens(tmp_path / "accepted.parquet", clean_rows(tokenizer, 2))
     before = tokens.read_bytes()
     assert audit(tokens, tmp_path) == 2
-    assert "accepted.parquet: is read as well, and would be written over" in capsys.readouterr().err
+    assert "accepted.parquet: is also an input and would be overwritten" in capsys.readouterr().err
     assert tokens.read_bytes() == before
 
 

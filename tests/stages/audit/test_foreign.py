@@ -11,7 +11,7 @@ import splintr
 
 from pipeline.__main__ import main
 from pipeline.core.errors import InputError
-from pipeline.core.tables import read_rows
+from pipeline.core.files.tables import read_rows
 from pipeline.formats.schema.findings import SCHEMA as FINDINGS
 from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.model.tokenizer.loading import Tokenizer

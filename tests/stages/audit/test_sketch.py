@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.core.tables import writing_table
+from pipeline.core.files.tables import writing_table
 from pipeline.formats.schema.sketch import SCHEMA
 from pipeline.stages.audit.checks.duplicates import near_pairs, repeats
 from pipeline.stages.audit.config import NearDuplicateSection

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.core.files import write_json
-from pipeline.core.tables import read_rows
+from pipeline.core.files.json_file import write_json
+from pipeline.core.files.tables import read_rows
 from pipeline.formats.schema.findings import SCHEMA as FINDINGS
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA as TOKENS

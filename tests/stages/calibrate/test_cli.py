@@ -90,7 +90,7 @@ def test_true_ids_are_never_written_over_and_lines_without_them_are_said(
     assert "2 of 3 lines are left out: they have no output_ids that are a list of ids" in capsys.readouterr().out
     source = tmp_path / "truth.jsonl"
     before = source.read_bytes()
-    with pytest.raises(InputError, match="is read as well, and would be written over"):
+    with pytest.raises(InputError, match="is also an input and would be overwritten"):
         main(["--target", "kimi_k25", "--truth", str(source), "--out", str(source)])
     assert source.read_bytes() == before
 

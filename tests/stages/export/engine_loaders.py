@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
-from pipeline.core.files import read_json
-from pipeline.core.tensors import load_tensors
+from pipeline.core.files.json_file import read_json
+from pipeline.core.files.tensors import load_tensors
 
 
 class EngineDrafter:

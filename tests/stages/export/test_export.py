@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from pipeline.core.errors import ArtifactError
-from pipeline.core.files import read_json, sha256_folder, write_json
-from pipeline.core.tensors import load_tensors
+from pipeline.core.files.digests import sha256_folder
+from pipeline.core.files.json_file import read_json, write_json
+from pipeline.core.files.tensors import load_tensors
 from pipeline.drafter.checkpoint import assemble, save_drafter
 from pipeline.drafter.unroll import plan_unroll, unroll
 from pipeline.formats.schema.target import TargetRecord

@@ -18,7 +18,7 @@ from typing import Any, Self
 import orjson
 import torch
 
-from pipeline.core.tensors import save_tensors
+from pipeline.core.files.tensors import save_tensors
 from pipeline.model.weights import Target, open_model
 from pipeline.stages.extract.forward import pack_attention, states
 from tests.waiting import PATIENCE

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from pipeline.core.errors import AerieError, EngineError
-from pipeline.core.files import read_model, sha256_file
+from pipeline.core.files.digests import sha256_file
+from pipeline.core.files.json_file import read_model
 from pipeline.formats.hidden_states import HiddenStates
 from pipeline.formats.schema.hidden import Manifest
 from pipeline.formats.schema.target import TargetRecord

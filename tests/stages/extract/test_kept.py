@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.core.files import sha256_folder
+from pipeline.core.files.digests import sha256_folder
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.stages.extract import local
 from pipeline.stages.extract.forward import states

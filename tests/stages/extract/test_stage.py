@@ -15,8 +15,9 @@ import torch
 import transformers
 
 from pipeline.core.errors import AerieError, ArtifactError, ConfigError, InputError
-from pipeline.core.files import read_json, read_model, sha256_folder, write_json
-from pipeline.core.tensors import load_tensors, save_tensors
+from pipeline.core.files.digests import sha256_folder
+from pipeline.core.files.json_file import read_json, read_model, write_json
+from pipeline.core.files.tensors import load_tensors, save_tensors
 from pipeline.formats.hidden_states import HiddenStates
 from pipeline.formats.loss_mask import weights_of
 from pipeline.formats.schema.hidden import Manifest, Stamp

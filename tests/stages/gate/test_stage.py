@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.errors import ArtifactError, GateError
-from pipeline.core.files import write_json
+from pipeline.core.files.json_file import write_json
 from pipeline.stages.gate.stage import Config, run
 
 

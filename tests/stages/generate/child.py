@@ -4,7 +4,8 @@ import json
 import sys
 from pathlib import Path
 
-from pipeline.core.process.runner import follow_parent, guarded
+from pipeline.core.process.exit_codes import guarded
+from pipeline.core.process.parent_death import follow_parent
 from pipeline.stages.generate.stage import Config, run
 
 

@@ -239,7 +239,7 @@ def test_store_export_saves_what_can_be_read_and_says_what_to_do(
 
 
 def test_a_full_disk_behind_the_output_is_one_message() -> None:
-    code = "import sys; from pipeline.core.process.runner import guarded; sys.exit(guarded(lambda: print('x')))"
+    code = "import sys; from pipeline.core.process.exit_codes import guarded; sys.exit(guarded(lambda: print('x')))"
     with open("/dev/full", "w") as full:
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -251,7 +251,7 @@ def test_a_full_disk_behind_the_output_is_one_message() -> None:
 
 
 def test_a_full_disk_behind_what_people_read_changes_no_exit_code() -> None:
-    code = "import sys; from pipeline.core.errors import InputError; from pipeline.core.process.runner import guarded\ndef work(): raise InputError('no')\nsys.exit(guarded(work))"
+    code = "import sys; from pipeline.core.errors import InputError; from pipeline.core.process.exit_codes import guarded\ndef work(): raise InputError('no')\nsys.exit(guarded(work))"
     with open("/dev/full", "w") as full:
         assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=full, check=False).returncode == 2
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.core.errors import InputError
-from pipeline.core.files import sha256_file
+from pipeline.core.files.digests import sha256_file
 from pipeline.stages.prompts.config import PromptsSection
 from pipeline.stages.prompts.stage import Config, run
 

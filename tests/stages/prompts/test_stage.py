@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.core.files import sha256_file
+from pipeline.core.files.digests import sha256_file
 from pipeline.stages.prompts.stage import Config, run
 
 USER = {"messages": [{"role": "user", "content": "Hello?"}]}

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.commands.reconstruct import main
 from pipeline.core.errors import InputError
-from pipeline.core.tables import read_rows
+from pipeline.core.files.tables import read_rows
 from pipeline.formats.schema.tokens import SCHEMA
 from tests.answers.build import CLOSE, END, body
 
@@ -119,9 +119,9 @@ def test_what_is_read_is_never_written_over(tmp_path: Path) -> None:
         ["--out", str(link)],
         ["--out", str(tmp_path / "t"), "--summary", str(source)],
     ):
-        with pytest.raises(InputError, match="is read as well, and would be written over"):
+        with pytest.raises(InputError, match="is also an input and would be overwritten"):
             main(["--target", "kimi_k25", "--responses", str(source), *outputs])
-    with pytest.raises(InputError, match="is to be written twice"):
+    with pytest.raises(InputError, match="is named for two outputs"):
         main(
             [
                 "--target",

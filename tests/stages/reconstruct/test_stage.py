@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import InputError
-from pipeline.core.files import write_json
-from pipeline.core.tables import read_rows
+from pipeline.core.files.json_file import write_json
+from pipeline.core.files.tables import read_rows
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.model.tokenizer.loading import Tokenizer

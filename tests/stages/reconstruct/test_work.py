@@ -13,8 +13,8 @@ import pytest
 
 from pipeline.answers.lines import Job
 from pipeline.answers.rows import RowMaker
-from pipeline.core.process.runner import guarded
-from pipeline.core.tables import read_rows
+from pipeline.core.files.tables import read_rows
+from pipeline.core.process.exit_codes import guarded
 from pipeline.formats.prompt_responses import PromptResponse
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA

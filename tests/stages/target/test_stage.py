@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from pipeline.core.errors import ConfigError, TokenizerError
-from pipeline.core.files import read_model, sha256_folder
+from pipeline.core.files.digests import sha256_folder
+from pipeline.core.files.json_file import read_model
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
 from pipeline.model.tokenizer.loading import Tokenizer

@@ -9,7 +9,7 @@ import torch
 
 from pipeline.commands.export_data import main as export_data
 from pipeline.core.errors import ConfigError, InputError
-from pipeline.core.process.runner import section_of
+from pipeline.core.sections import section_of
 from pipeline.formats.hidden_states import HiddenStates
 from pipeline.formats.loss_mask import RULES, LossMask, LossWeights, weights_of
 from pipeline.formats.schema.target import TargetRecord

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core.errors import AerieError, ArtifactError, ConfigError, InputError
-from pipeline.core.files import read_json, sha256_folder, write_json
-from pipeline.core.tensors import TensorFile, load_tensors, save_tensors
+from pipeline.core.files.digests import sha256_folder
+from pipeline.core.files.json_file import read_json, write_json
+from pipeline.core.files.tensors import TensorFile, load_tensors, save_tensors
 from pipeline.drafter.checkpoint import load_drafter
 from pipeline.drafter.estimate import estimate
 from pipeline.formats.hidden_states import HiddenStates

@@ -13,7 +13,7 @@ LIMIT = 65_536
 """What GitHub takes as one comment."""
 
 MARK = "<!-- aerie dataset diff -->"
-"""First line, by which the workflow finds its own comment again."""
+"""First line of the comment: names the program that wrote it."""
 
 _OPEN_LINES = 12
 """Lines of a list shown before the rest is folded away."""

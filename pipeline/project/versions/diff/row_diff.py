@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.core.errors import InputError
-from pipeline.core.tables import read_batches
+from pipeline.core.files.tables import read_batches
 from pipeline.formats.schema.tokens import SCHEMA
 
 PROMPT, COMPLETION = "prompt_ids", "completion_ids"

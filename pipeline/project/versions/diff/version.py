@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import orjson
 
 from pipeline.core.errors import ArtifactError, InputError
-from pipeline.core.files import read_bytes
+from pipeline.core.files.contents import read_bytes
 from pipeline.project.compose import documents, read_params
 from pipeline.project.versions.diff.data import DataStore, DataVersion
 from pipeline.project.versions.lockfile import LOCK, Entry, parse_lock, read_lock

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pipeline.core.tables import flat_lists
+from pipeline.core.files.tables import flat_lists
 from pipeline.stages.audit.features.call_markup import CALL_ROLES, CallMarkup, read_markup
 from pipeline.stages.audit.features.grams import Hashes, gram_hashes
 from pipeline.stages.audit.features.retokenize import TextRun, text_runs

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.core.files import read_json
+from pipeline.core.files.json_file import read_json
 from pipeline.stages.audit.config import TokenPrice
 
 TokenPrices = dict[str, list[TokenPrice]]

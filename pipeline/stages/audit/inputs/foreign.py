@@ -7,8 +7,10 @@ from typing import IO, Any, get_args
 import pyarrow as pa
 
 from pipeline.core.errors import InputError
-from pipeline.core.files import read_jsonl, read_start
-from pipeline.core.tables import opener_of, read_columns, table_columns
+from pipeline.core.files.compression import opener_of
+from pipeline.core.files.contents import read_start
+from pipeline.core.files.jsonl import read_jsonl
+from pipeline.core.files.tables import read_columns, table_columns
 from pipeline.formats.schema.tokens import SCHEMA, Evidence, Status
 from pipeline.stages.audit.inputs.source import BATCH_ROWS
 

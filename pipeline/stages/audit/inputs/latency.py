@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.core.errors import InputError
-from pipeline.core.files import read_jsonl
+from pipeline.core.files.jsonl import read_jsonl
 
 Latencies = dict[str, NDArray[np.float64]]
 """Milliseconds of each answer whose time is known, by provider."""

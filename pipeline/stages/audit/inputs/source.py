@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.core.errors import InputError
-from pipeline.core.tables import read_batches
+from pipeline.core.files.tables import read_batches
 from pipeline.formats.prompt_responses import LinesById, line_name, required_id
 from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.stages.audit.inputs.batch import Batch

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 
 from pipeline.core.errors import EngineError
-from pipeline.core.tensors import is_finite
+from pipeline.core.files.tensors import is_finite
 from pipeline.stages.extract.plan import Row
 
 Get = Callable[[str], Awaitable[bytes | None]]

@@ -13,7 +13,7 @@ import orjson
 import torch
 
 from pipeline.core.errors import ArtifactError, EngineError
-from pipeline.core.tensors import TensorFile
+from pipeline.core.files.tensors import TensorFile
 from pipeline.stages.extract.config import EngineSection
 from pipeline.stages.extract.engines.dialect import (
     Again,

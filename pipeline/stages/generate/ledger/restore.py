@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from pipeline.core.files import read_lines
+from pipeline.core.files.jsonl import read_lines
 from pipeline.formats.schema.timings import Timing
 from pipeline.model.conversation import show
 from pipeline.stages.generate.ledger.ledger import asked_before, next_attempt, next_result, settled

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from pipeline.core.errors import InputError
-from pipeline.core.files import read_jsonl
+from pipeline.core.files.jsonl import read_jsonl
 from pipeline.formats.schema.timings import Timing
 from pipeline.stages.generate.ledger.ledger import Answer, settled
 from pipeline.stages.generate.ledger.restore import Line, Restored, insert, is_key

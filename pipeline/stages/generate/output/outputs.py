@@ -9,7 +9,11 @@ from typing import Any
 
 import orjson
 
-from pipeline.core.files import read_bytes, remove_leftovers, sha256_file, to_json, write_bytes, write_jsonl, writing
+from pipeline.core.files.atomic import remove_leftovers, write_bytes, writing
+from pipeline.core.files.contents import read_bytes
+from pipeline.core.files.digests import sha256_file
+from pipeline.core.files.json_file import to_json
+from pipeline.core.files.jsonl import write_jsonl
 from pipeline.formats.schema.responses import GenerateSummary
 from pipeline.stages.generate.config import ProviderSection, SamplingSection
 from pipeline.stages.generate.ledger import ledger

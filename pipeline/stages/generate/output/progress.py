@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.core.process.runner import tell
+from pipeline.core.process.messages import tell
 from pipeline.stages.generate.limits.money import to_usd
 
 _LINE_EVERY = 10.0

@@ -7,7 +7,7 @@ from typing import IO
 
 import orjson
 
-from pipeline.core.files import read_lines
+from pipeline.core.files.jsonl import read_lines
 from pipeline.formats.schema.timings import Latency, Timing, TimingsSummary
 from pipeline.stages.generate.ledger.ledger import Attempt
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 
 from pipeline.core.errors import ArtifactError
-from pipeline.core.files import read_lines
+from pipeline.core.files.jsonl import read_lines
 from pipeline.stages.generate.requests.request import Asker, Question
 
 CHUNK = 128

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core.errors import InputError
-from pipeline.core.tables import write_rows
 from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.project.versions.diff import row_diff
+from tests.parquet import write_rows
 
 pytestmark = pytest.mark.slow
 

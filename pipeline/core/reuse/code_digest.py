@@ -1,6 +1,8 @@
-"""What the code of a stage is, for the keys of kept rows: the syntax of its import closure, as build/code.json has it, and the versions installed.
+"""Digest of a stage's code, for the keys of the reuse cache.
 
-Taken from the sources themselves and not from build/code.json, which is old after an edit until `compose` has run.
+It covers the stage's fingerprint, as build/code.json has it, and the installed versions of the libraries and of Python.
+The fingerprint is taken from the sources, because build/code.json is out of date between an edit and the next
+`compose`.
 """
 
 import hashlib
@@ -12,9 +14,11 @@ from typing import Protocol
 
 import orjson
 
-from pipeline.core.files import read_bytes, to_json
-from pipeline.core.fingerprint import PACKAGE, fingerprints
-from pipeline.core.process.runner import STARTED
+from pipeline.core.code.fingerprint import fingerprints
+from pipeline.core.code.modules import PACKAGE
+from pipeline.core.files.contents import read_bytes
+from pipeline.core.files.json_file import to_json
+from pipeline.core.process.start_time import STARTED
 
 ROOT = Path(__file__).resolve().parents[3]
 """Folder that holds the package and requirements.lock."""
@@ -24,27 +28,27 @@ class Notes(Protocol):
     """Small values that outlive the process."""
 
     def note(self, key: bytes) -> bytes | None:
-        """Give a value."""
+        """Return the value of a key, or None."""
 
     def set_note(self, key: bytes, value: bytes) -> None:
-        """Keep a value."""
+        """Store the value of a key."""
 
 
 def digest(*parts: bytes) -> bytes:
-    """SHA-256 of parts; of several, with their lengths, so that no two lists of parts run together."""
+    """Return the SHA-256 of the parts; several parts enter with their lengths, so that no two lists are equal."""
     if len(parts) == 1:
         return hashlib.sha256(parts[0]).digest()
-    whole = hashlib.sha256()
+    combined = hashlib.sha256()
     for part in parts:
-        whole.update(len(part).to_bytes(8, "little"))
-        whole.update(part)
-    return whole.digest()
+        combined.update(len(part).to_bytes(8, "little"))
+        combined.update(part)
+    return combined.digest()
 
 
 def code_digest(stage: str, notes: Notes) -> bytes:
-    """Digest of a stage's code, of its libraries' versions and of Python's.
+    """Return the digest of a stage's code and of the installed versions of its libraries and of Python.
 
-    Walking the syntax takes half a second, so the answer is noted under the digest of the sources.
+    The import walk takes half a second, so the fingerprint is noted under the digest of the sources.
 
     Raises:
         AerieError: the code has no fingerprint.
@@ -52,20 +56,23 @@ def code_digest(stage: str, notes: Notes) -> bytes:
     """
     sources = _sources()
     key = digest(b"code", stage.encode(), sources)
-    if (known := notes.note(key)) is None:
-        known = _fingerprint(stage, sources)
-        notes.set_note(key, known)
-    return digest(known, _installed(known), repr(sys.version_info[:3]).encode())
+    if (fingerprint := notes.note(key)) is None:
+        fingerprint = _fingerprint(stage, sources)
+        notes.set_note(key, fingerprint)
+    return digest(fingerprint, _installed(fingerprint), repr(sys.version_info[:3]).encode())
 
 
 @cache
 def edited_meanwhile() -> bool:
-    """Whether a source is younger than this process: then what runs may not be what the files say. Asked once, as the digest is taken once."""
+    """Return whether a source is younger than this process, so that the running code may differ from the files.
+
+    The answer is cached, as the digest of the sources is.
+    """
     return any(path.stat().st_mtime >= STARTED for path in _files())
 
 
 def _files() -> list[Path]:
-    """All files of the package, and the lock."""
+    """Return all files of the package, and the lock."""
     inside = [
         path
         for path in sorted((ROOT / PACKAGE).rglob("*"))
@@ -77,7 +84,7 @@ def _files() -> list[Path]:
 
 @cache
 def _sources() -> bytes:
-    """Digest of all files of the package, and of the lock."""
+    """Return the digest of all files of the package, and of the lock."""
     return digest(
         b"sources", *(part for path in _files() for part in (str(path.relative_to(ROOT)).encode(), read_bytes(path)))
     )
@@ -85,13 +92,13 @@ def _sources() -> bytes:
 
 @cache
 def _fingerprint(stage: str, _sources: bytes) -> bytes:
-    """The walk itself, once a process where nothing is noted."""
+    """Walk the imports, once per process and state of the sources."""
     return to_json(fingerprints(ROOT, [stage])[stage])
 
 
 @cache
 def _installed(fingerprint: bytes) -> bytes:
-    """Versions that are installed, whatever the lock says."""
+    """Return the installed versions of a fingerprint's libraries, which may differ from the lock."""
     names = sorted(orjson.loads(fingerprint)["libraries"])
     return repr([(name, _version(name)) for name in names]).encode()
 

@@ -10,19 +10,23 @@ from typing import Any
 
 import pytest
 
-from pipeline.core import syntax
+from pipeline.core.code import syntax_cache
+from pipeline.core.code.fingerprint import ROOTS, fingerprints
+from pipeline.core.code.modules import closure, modules
+from pipeline.core.code.pins import read_pins
 from pipeline.core.errors import ConfigError
-from pipeline.core.fingerprint import ROOTS, closure, fingerprints, modules, read_pins
 from pipeline.graph import STAGES
 from tests.conftest import ROOT
 
 SMALL = {
     "pipeline/__init__.py": "",
-    "pipeline/core/process/runner.py": "",
+    "pipeline/core/__init__.py": "",
+    "pipeline/core/sections.py": "",
+    "pipeline/core/http.py": "import numpy\n",
     "pipeline/stages/__init__.py": "",
     "pipeline/helper.py": "def twice(x):\n    return 2 * x\n",
     "pipeline/stages/a/__init__.py": "",
-    "pipeline/stages/a/stage.py": "from pipeline.helper import twice\n",
+    "pipeline/stages/a/stage.py": "from pipeline.helper import twice\nimport pipeline.core.http\n",
     "pipeline/stages/b/__init__.py": "",
     "pipeline/stages/b/stage.py": "import orjson\n",
     "requirements.lock": "orjson==1.0\nnumpy==2.0\n",
@@ -59,11 +63,13 @@ def changed(root: Path, name: str, text: str) -> set[str]:
         ),
         ("pipeline/stages/b/stage.py", "import orjson\nimport numpy\n", {"b"}),
         ("pipeline/stages/b/stage.py", "import orjson\ndef f():\n    from ...helper import twice\n", {"b"}),
-        ("pipeline/core/process/runner.py", "x = 1\n", {"a", "b"}),
+        ("pipeline/core/sections.py", "x = 1\n", {"a", "b"}),
+        ("pipeline/core/http.py", "import numpy\nx = 1\n", set()),
+        ("pipeline/core/http.py", "", {"a"}),
         ("pipeline/stages/a/template.html", "<p>", {"a"}),
         ("pipeline/unused.py", "x = 1\n", set()),
         ("requirements.lock", "orjson==1.1\nnumpy==2.0\n", {"b"}),
-        ("requirements.lock", "orjson==1.0\nnumpy==2.1\n", set()),
+        ("requirements.lock", "orjson==1.0\nnumpy==2.1\n", {"a"}),
     ],
 )
 def test_a_change_moves_exactly_the_stages_that_can_see_it(
@@ -126,11 +132,11 @@ def noting(
         return ast.parse(source)
 
     def process() -> tuple[dict[str, dict[str, object]], list[str]]:
-        monkeypatch.setattr(syntax, "_known", {})
+        monkeypatch.setattr(syntax_cache, "_known", {})
         parsed.clear()
         return fingerprints(package, ["a", "b"]), sorted(parsed)
 
-    monkeypatch.setattr(syntax, "parse", parse)
+    monkeypatch.setattr(syntax_cache, "parse", parse)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     (package / "pipeline/__pycache__").mkdir()
     return process
@@ -167,7 +173,7 @@ def test_a_note_that_is_damaged_or_of_other_code_says_nothing(
 ) -> None:
     wanted = noting()
     (file,) = (package / "pipeline/__pycache__").iterdir()
-    code = syntax._CODE.encode()
+    code = syntax_cache._CODE.encode()
     file.write_bytes(file.read_bytes().replace(code, b"0" * 64) if note == b"OTHER" else note.replace(b"CODE", code))
     assert noting() == wanted
 
@@ -188,7 +194,7 @@ LOADED = """
 import importlib, json, sys
 found = {}
 for stage in sys.argv[1:]:
-    for name in ["pipeline.core.process.runner", f"pipeline.stages.{stage}.stage"]:
+    for name in ["pipeline.core.sections", f"pipeline.stages.{stage}.stage"]:
         importlib.import_module(name)
     found[stage] = [name for name in sys.modules if name.split(".")[0] == "pipeline"]
     for name in found[stage]:  # the next stage loads all of ours anew; other packages, which take the time, stay

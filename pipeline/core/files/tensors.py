@@ -1,6 +1,6 @@
-"""The only opener of tensor files (safetensors): sizes are checked before anything is mapped, writes are atomic, equal tensors give equal bytes.
+"""Tensor files (safetensors): sizes are checked before mapping, writes are atomic, equal tensors give equal bytes.
 
-Apart from `artifacts` so that stages without tensors start without torch.
+This module imports torch, so a stage without tensors does not import it.
 """
 
 import math
@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from pipeline.core.errors import ArtifactError
-from pipeline.core.files import writing
+from pipeline.core.files.atomic import writing
 
 _NAMES = {
     torch.float64: "F64",
@@ -31,9 +31,10 @@ _HEADER_ALIGNMENT = 8
 
 
 def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors as one safetensors file: wide types first, then by name, so that equal tensors give equal bytes.
+    """Write tensors as one safetensors file; equal tensors and metadata give equal bytes.
 
-    Written here and not by the library, whose order of metadata keys changes between runs, and which holds a second copy of all data.
+    Tensors are ordered by the width of their dtype, widest first, then by name. The safetensors library is not used for
+    writing: its order of metadata keys changes between runs, and it holds a second copy of all data.
 
     Raises:
         DiskError: the disk is full or the folder not writable.
@@ -56,12 +57,15 @@ def save_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapp
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Tell whether every value is a finite number. Both extremes are NaN where any value is; `torch.isfinite` takes some 50 times as long on a CPU."""
+    """Return whether every value of a tensor is finite.
+
+    The minimum and the maximum are NaN when any value is NaN. `torch.isfinite` takes some 50 times as long on a CPU.
+    """
     return not tensor.numel() or all(map(math.isfinite, tensor.aminmax()))
 
 
-def _announced(path: Path) -> str:
-    """What the header of a broken file says its size should be, where that can still be read."""
+def _size_in_header(path: Path) -> str:
+    """Describe the size that the header of a broken file promises; empty when the header cannot be read."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         try:
@@ -69,11 +73,11 @@ def _announced(path: Path) -> str:
             ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
         except (orjson.JSONDecodeError, AttributeError, TypeError, KeyError, IndexError):
             return ""
-    return f"; its header announces {8 + length + max(ends, default=0):,}"
+    return f"; its header says {8 + length + max(ends, default=0):,}"
 
 
 class TensorFile:
-    """One safetensors file, memory-mapped; rows are copied out as they are asked for.
+    """One safetensors file, memory-mapped; rows are copied out on request.
 
     Raises:
         ArtifactError: the file is missing, cut short, or not a safetensors file.
@@ -85,7 +89,7 @@ class TensorFile:
         try:
             self._file = safe_open(path, framework="pt")
         except (OSError, SafetensorError) as error:
-            size = f"{path.stat().st_size:,} bytes{_announced(path)}" if path.is_file() else "no such file"
+            size = f"{path.stat().st_size:,} bytes{_size_in_header(path)}" if path.is_file() else "no such file"
             raise ArtifactError(
                 f"{path}: not a whole safetensors file ({size}): {error}; delete it and run again"
             ) from error
@@ -93,7 +97,7 @@ class TensorFile:
         self.metadata: dict[str, str] = self._file.metadata() or {}
 
     def shape(self, name: str) -> list[int]:
-        """Shape of a tensor, from the header.
+        """Return the shape of a tensor, from the header.
 
         Raises:
             ArtifactError: there is no such tensor.
@@ -102,19 +106,19 @@ class TensorFile:
         return list(self._slice(name).get_shape())
 
     def dtype(self, name: str) -> torch.dtype:
-        """Type of a tensor's numbers, from the header.
+        """Return the dtype of a tensor, from the header.
 
         Raises:
-            ArtifactError: there is no such tensor, or its type is none that this program writes.
+            ArtifactError: there is no such tensor, or this program does not write its type.
 
         """
-        said = self._slice(name).get_dtype()
-        if said not in _TYPES:
-            raise ArtifactError(f"{self.path}: {name} is of type {said}; known are {sorted(_TYPES)}")
-        return _TYPES[said]
+        type_name = self._slice(name).get_dtype()
+        if type_name not in _TYPES:
+            raise ArtifactError(f"{self.path}: {name} is of type {type_name}; known are {sorted(_TYPES)}")
+        return _TYPES[type_name]
 
     def rows(self, name: str, start: int, stop: int) -> torch.Tensor:
-        """Rows [start, stop) of a tensor, copied.
+        """Return a copy of the rows [start, stop) of a tensor.
 
         Raises:
             ArtifactError: there is no such tensor, or it has fewer rows.
@@ -123,7 +127,8 @@ class TensorFile:
         piece = self._slice(name)
         if not 0 <= start <= stop <= piece.get_shape()[0]:
             raise ArtifactError(
-                f"{self.path}: {name} has {piece.get_shape()[0]} rows; asked for [{start}, {stop}): index and shard disagree"
+                f"{self.path}: {name} has {piece.get_shape()[0]} rows; asked for [{start}, {stop}): "
+                "index and shard disagree"
             )
         return torch.as_tensor(piece[start:stop]).clone()
 
@@ -144,7 +149,7 @@ class TensorFile:
 
 
 def load_tensors(path: Path, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
-    """Tensors of a safetensors file: those named, or all.
+    """Read tensors of a safetensors file: those in ``names``, or all.
 
     Raises:
         ArtifactError: as `TensorFile`.

@@ -1,4 +1,4 @@
-"""The store of kept rows: what is found is what was put there, or nothing."""
+"""The reuse cache: what is found is what was put there, or nothing."""
 
 import os
 import sqlite3
@@ -7,21 +7,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
-import pyarrow as pa
 import pytest
 
 from pipeline.core.errors import ConfigError
-from pipeline.core.files import sha256_file
-from pipeline.core.reuse import row_cache as module
-from pipeline.core.reuse.code import digest
-from pipeline.core.reuse.index import FILE, Index, Segment
-from pipeline.core.reuse.row_cache import Kept, collect, most_bytes, opened, segment_path
-from pipeline.core.reuse.rows import KeptRows
+from pipeline.core.files.digests import sha256_file
+from pipeline.core.reuse import cache as module
+from pipeline.core.reuse.cache import ReuseCache, open_cache
+from pipeline.core.reuse.code_digest import digest
+from pipeline.core.reuse.eviction import collect
+from pipeline.core.reuse.index import FILE, Index, Piece, Segment
+from pipeline.core.reuse.limit import most_bytes
+from pipeline.core.reuse.segment_files import segment_path
 from tests.conftest import ROOT
 from tests.waiting import PATIENCE
-
-SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("ids", pa.list_(pa.int32()))])
 
 
 @pytest.fixture(autouse=True)
@@ -32,28 +32,36 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "store" / "rows"
 
 
-def rows(numbers: list[int]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"n": n, "ids": list(range(n % 5))} for n in numbers], schema=SCHEMA)
+WIDTH = 8
+"""Bytes of a result."""
 
 
-def build(numbers: list[int], width: int = 1, *decides: bytes) -> tuple[list[int], int]:
-    """A stage that makes ``width`` rows of each number; return what it wrote and how many it computed."""
+def result(number: int) -> bytes:
+    return number.to_bytes(WIDTH, "little")
+
+
+def taken(cache: ReuseCache, piece: Piece | None) -> bytes | None:
+    """Return a result of an earlier build, or None."""
+    path = None if piece is None else cache.file(piece.segment)
+    return None if path is None or piece is None else path.read_bytes()[piece.at * WIDTH : (piece.at + 1) * WIDTH]
+
+
+def build(numbers: list[int], *inputs: bytes) -> tuple[list[int], int]:
+    """A stage that writes the results of seven numbers into a file; return all results and how many it computed."""
     computed = 0
-    with opened("audit", *decides) as kept:
-        keeper = KeptRows(kept, SCHEMA)
-        out: list[int] = []
+    out: list[int] = []
+    with open_cache("extract", *inputs) as cache, TemporaryDirectory() as folder:
         for start in range(0, len(numbers), 7):
             part = numbers[start : start + 7]
-            keys = [kept.key(str(n).encode()) for n in part]
-            found = keeper.look(keys)
-            fresh = rows([part[at] for at in found.missing for _ in range(width)])
-            counts = [width] * len(found.missing)
-            computed += len(found.missing)
-            keeper.add([keys[at] for at in found.missing], fresh, counts)
-            whole = found.joined(fresh, counts)
-            assert whole.equals(rows([n for n in part for _ in range(width)]))
-            out += whole.column("n").to_pylist()
-        keeper.flush()
+            keys = [cache.key(str(n).encode()) for n in part]
+            found = [taken(cache, piece) for piece in cache.find(keys)]
+            missing = [at for at, known in enumerate(found) if known is None]
+            if missing:
+                path = Path(folder) / str(start)
+                path.write_bytes(b"".join(result(part[at]) for at in missing))
+                cache.add_file(path, [(keys[at], number, 1) for number, at in enumerate(missing)])
+            computed += len(missing)
+            out += [int.from_bytes(known or result(n), "little") for n, known in zip(part, found, strict=True)]
     return out, computed
 
 
@@ -62,23 +70,23 @@ def test_what_was_computed_once_is_taken_the_next_time_and_put_in_order(store: P
     known: set[int] = set()
     for _ in range(15):
         numbers = rng.sample(range(60), rng.randrange(1, 40))
-        out, computed = build(numbers, 2)
-        assert out == [n for n in numbers for _ in range(2)]
+        out, computed = build(numbers)
+        assert out == numbers
         assert computed == len(set(numbers) - known)
         known |= set(numbers)
 
 
 def test_anything_else_that_decides_makes_it_compute_again() -> None:
-    assert build([1, 2, 3], 1, b"config")[1] == 3
-    assert build([1, 2, 3], 1, b"config")[1] == 0
-    assert build([1, 2, 3], 1, b"other config")[1] == 3
-    assert build([1, 2, 3], 1, b"con", b"fig")[1] == 3
+    assert build([1, 2, 3], b"config")[1] == 3
+    assert build([1, 2, 3], b"config")[1] == 0
+    assert build([1, 2, 3], b"other config")[1] == 3
+    assert build([1, 2, 3], b"con", b"fig")[1] == 3
 
 
 def test_edited_code_makes_it_compute_again_and_comments_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.core.reuse import code
+    from pipeline.core.reuse import code_digest as code
 
     class Notes(dict[bytes, bytes]):
         def note(self, key: bytes) -> bytes | None:
@@ -102,7 +110,7 @@ def test_edited_code_makes_it_compute_again_and_comments_do_not(
 
 
 def test_code_that_was_edited_while_this_process_runs_takes_and_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline.core.reuse import code
+    from pipeline.core.reuse import code_digest as code
 
     assert [build([1])[1] for _ in range(2)] == [1, 0]
     monkeypatch.setattr(code, "STARTED", 0.0)
@@ -197,7 +205,7 @@ def test_the_limit_is_a_size_or_off(said: str, size: int, monkeypatch: pytest.Mo
 
 def test_a_limit_that_is_no_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AERIE_REUSE", "lots")
-    with pytest.raises(ConfigError, match="AERIE_REUSE='lots': needs `off`, or the most bytes"), opened("audit"):
+    with pytest.raises(ConfigError, match="AERIE_REUSE='lots': needs `off`, or the most bytes"), open_cache("extract"):
         pass
 
 
@@ -218,16 +226,16 @@ def test_a_file_that_a_build_still_has_costs_nothing_and_counts_when_the_build_l
 ) -> None:
     path = tmp_path / "shard"
     path.write_bytes(b"states" * 100)
-    kept = Kept("extract", store, 1 << 30)
-    name = bytes.fromhex(kept.add_file(path, [(b"key", 0, 3)]))
+    cache = ReuseCache("extract", store, 1 << 30)
+    name = bytes.fromhex(cache.add_file(path, [(b"key", 0, 3)]))
     assert segment_path(store, name).stat().st_ino == path.stat().st_ino
     index = Index(store)
     assert collect(index, store, 1) == 0
     path.unlink()
-    assert kept.file(name) == segment_path(store, name)
+    assert cache.file(name) == segment_path(store, name)
     assert collect(index, store, 1) == 600
-    assert kept.find([b"key"]) == [None]
-    kept.close()
+    assert cache.find([b"key"]) == [None]
+    cache.close()
     index.close()
 
 
@@ -245,20 +253,20 @@ def test_what_dvc_keeps_is_found_in_its_cache_and_not_kept_twice(
         "[core]\n    analytics = false\n['remote \"x\"']\n    url = /y\n[cache]\n    dir = ../elsewhere\n"
     )
     monkeypatch.setenv("DVC_ROOT", str(clone))
-    kept = Kept("extract", store, 1 << 30)
-    name = bytes.fromhex(kept.add_file(path, [(b"key", 0, 3)]))
+    cache = ReuseCache("extract", store, 1 << 30)
+    name = bytes.fromhex(cache.add_file(path, [(b"key", 0, 3)]))
     assert not segment_path(store, name).exists()
     cached = clone / "elsewhere" / "files" / "md5" / md5[:2] / md5[2:]
     cached.parent.mkdir(parents=True)
     cached.write_bytes(path.read_bytes())
-    found = kept.file(name)
+    found = cache.file(name)
     assert found is not None
     assert found.samefile(cached)
     assert sha256_file(found) == name.hex()
     cached.write_bytes(b"spoilt")
-    again = Kept("extract", store, 1 << 30)
+    again = ReuseCache("extract", store, 1 << 30)
     assert again.file(name) is None
-    for one in (kept, again):
+    for one in (cache, again):
         one.close()
 
 
@@ -277,7 +285,7 @@ def test_a_killed_writer_leaves_a_file_that_is_removed_when_it_is_old(store: Pat
 @pytest.mark.slow
 def test_several_processes_at_once_find_and_add_without_a_fault(store: Path) -> None:
     script = (
-        "from random import Random; import sys\nfrom tests.core.reuse.test_kept import build\n"
+        "from random import Random; import sys\nfrom tests.core.reuse.test_cache import build\n"
         "rng = Random(int(sys.argv[1]))\n"
         "for _ in range(6):\n    numbers = rng.sample(range(200), 60)\n    assert build(numbers)[0] == numbers\n"
     )
@@ -294,12 +302,12 @@ def test_a_segment_without_its_entry_and_an_entry_without_its_segment_are_both_n
     build([1, 2, 3])
     index = Index(store)
     (segment,) = index.segments()
-    index.add(Segment(digest(b"gone"), "audit", 1, None, 0.0), [(b"k", 0, 1)])
+    index.add(Segment(digest(b"gone"), "extract", 1, None, 0.0), [(b"k", 0, 1)])
     index.close()
-    kept = Kept("audit", store, 1 << 30)
-    assert KeptRows(kept, SCHEMA).look([b"k"]).missing == [0]
-    assert kept.data(segment.name) is not None
-    kept.close()
+    cache = ReuseCache("extract", store, 1 << 30)
+    assert taken(cache, cache.find([b"k"])[0]) is None
+    assert cache.file(segment.name) is not None
+    cache.close()
 
 
 def test_a_file_is_read_again_for_its_digest_only_when_it_was_written_to(
@@ -313,14 +321,14 @@ def test_a_file_is_read_again_for_its_digest_only_when_it_was_written_to(
         return sha256_file(path)
 
     monkeypatch.setattr(module, "sha256_file", counting)
-    with opened("extract") as kept:
-        name = bytes.fromhex(kept.add_file(shard, [(b"key", 0, 1)]))
-    with opened("extract") as kept:
-        assert kept.file(name) is not None
+    with open_cache("extract") as cache:
+        name = bytes.fromhex(cache.add_file(shard, [(b"key", 0, 1)]))
+    with open_cache("extract") as cache:
+        assert cache.file(name) is not None
         assert read == []
     changed = bytearray(shard.read_bytes())
     changed[10] ^= 1
     shard.write_bytes(changed)  # the store has a second name of the same file
-    with opened("extract") as kept:
-        assert kept.file(name) is None
+    with open_cache("extract") as cache:
+        assert cache.file(name) is None
     assert len(read) == 1

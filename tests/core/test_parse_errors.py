@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.commands.status import main as status
-from pipeline.core import parse_faults
+from pipeline.core import parse_errors
+from pipeline.core.code.modules import Module
 from pipeline.core.errors import ArtifactError, ConfigError
-from pipeline.core.files import read_json
-from pipeline.core.fingerprint import Module
-from pipeline.core.process.runner import BROKEN, guarded
+from pipeline.core.files.json_file import read_json
+from pipeline.core.process.exit_codes import BROKEN, guarded
 from pipeline.project.compose import target_section
 from pipeline.project.settings import load_yaml
 from tests.conftest import ROOT
@@ -79,7 +79,7 @@ def test_a_module_that_is_no_python_is_one_message_wherever_it_is_met(
         compile(broken.read_bytes(), str(broken), "exec")
 
     assert guarded(work) == BROKEN, "another's module is no matter of the user's"
-    monkeypatch.setattr(parse_faults, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(parse_errors, "_PACKAGE", tmp_path)
     capsys.readouterr()
     assert guarded(work) == 2
     assert says in capsys.readouterr().err
@@ -91,17 +91,24 @@ def test_a_module_that_the_program_itself_begins_with_and_that_cannot_be_importe
     tmp_path: Path,
 ) -> None:
     package = tmp_path / "pipeline"
-    (package / "core").mkdir(parents=True)
-    for name in ("__init__", "__main__", "core/__init__", "core/errors", "core/parse_faults"):
+    (package / "core/process").mkdir(parents=True)
+    for name in (
+        "__init__",
+        "__main__",
+        "core/__init__",
+        "core/parse_errors",
+        "core/process/__init__",
+        "core/process/start_time",
+    ):
         shutil.copy(ROOT / f"pipeline/{name}.py", package / f"{name}.py")
     for text, says in (
-        ("A = 1\n<<<<<<< HEAD\n", f"pipeline/core/files.py:2: {MARKED} Python: a merge was not resolved in this file"),
+        ("A = 1\n<<<<<<< HEAD\n", f"pipeline/core/errors.py:2: {MARKED} Python: a merge was not resolved in this file"),
         (
             "import no_such",
             f"the package 'no_such' is not installed for {sys.executable}: run `make setup`, then `source .venv/bin/activate`",
         ),
     ):
-        (package / "core/files.py").write_text(text)
+        (package / "core/errors.py").write_text(text)
         done = subprocess.run(
             [sys.executable, "-m", "pipeline", "status"], cwd=tmp_path, capture_output=True, text=True, check=False
         )

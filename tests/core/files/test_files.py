@@ -14,22 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core.errors import ArtifactError, DiskError, InputError
-from pipeline.core.files import (
-    read_json,
-    read_jsonl,
-    read_model,
-    scratch_folder,
-    sha256_folder,
-    to_json,
-    write_json,
-    write_jsonl,
-    writing,
-    writing_folder,
-)
-from pipeline.core.tables import read_rows, versioned, write_rows
+from pipeline.core.files.atomic import writing, writing_folder
+from pipeline.core.files.digests import sha256_folder
+from pipeline.core.files.json_file import read_json, read_model, to_json, write_json
+from pipeline.core.files.jsonl import read_jsonl, write_jsonl
+from pipeline.core.files.scratch import scratch_folder
+from pipeline.core.files.tables import read_rows, versioned
 from pipeline.formats.schema.responses import Failure
 from tests.conftest import ROOT
 from tests.namespaces import mounting
+from tests.parquet import write_rows
 
 TABLE = versioned([pa.field("id", pa.string()), pa.field("n", pa.int32())], "numbers", 1)
 
@@ -76,7 +70,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_killed_process_leaves_no_file_that_looks_whole(tmp_path: Path) -> None:
     script = f"""
         import os, pathlib
-        from pipeline.core.files import writing
+        from pipeline.core.files.atomic import writing
         with writing(pathlib.Path({str(tmp_path / "file")!r})) as file:
             file.write(b"half")
             file.flush()
@@ -102,9 +96,10 @@ def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> No
     script = """
         import os, pathlib, sys
         import pyarrow as pa
-        from pipeline.core.files import write_bytes, write_jsonl, writing_folder
+        from pipeline.core.files.atomic import write_bytes, writing_folder
+        from pipeline.core.files.jsonl import write_jsonl
         from pipeline.core.errors import AerieError
-        from pipeline.core.tables import write_batches
+        from pipeline.core.files.tables import write_batches
         disk = pathlib.Path(sys.argv[1])
         try:
             write_jsonl(disk / "rows.jsonl", ({"text": "x" * 1000} for _ in range(1000)))
@@ -156,14 +151,17 @@ def test_temporary_files_without_a_place_are_a_message(tmp_path: Path, monkeypat
         raise DiskError("out: the disk is full")
     assert leftovers(tmp_path) == []
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
-    with pytest.raises(DiskError, match=r"temporary files have no place: No such file.*set TMPDIR"), scratch_folder():
+    with (
+        pytest.raises(DiskError, match=r"cannot make a folder for temporary files: No such file.*set TMPDIR"),
+        scratch_folder(),
+    ):
         pass
 
 
 def test_a_device_or_a_pipe_is_never_replaced_by_a_file(tmp_path: Path) -> None:
     """As root `--out /dev/stdout` would leave the machine without it."""
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DiskError, match="pipe: is no regular file"), writing(tmp_path / "pipe"):
+    with pytest.raises(DiskError, match="pipe: is not a regular file; choose another path"), writing(tmp_path / "pipe"):
         pass
     assert (tmp_path / "pipe").is_fifo()
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
