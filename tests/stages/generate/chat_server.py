@@ -24,7 +24,7 @@ ENDPOINT = {
 
 
 @dataclass
-class Answer:
+class ScriptedReply:
     """How the server reacts to one request."""
 
     status: int = 200
@@ -74,15 +74,15 @@ def completion(
     return body
 
 
-def good(text: str = "Seven.", *, delay: float = 0.0, **changes: Any) -> Answer:
+def good(text: str = "Seven.", *, delay: float = 0.0, **changes: Any) -> ScriptedReply:
     document = completion(text, **changes)
-    return Answer(body=json.dumps(document).encode(), delay=delay, billed=document["usage"].get("cost") or 0.0)
+    return ScriptedReply(body=json.dumps(document).encode(), delay=delay, billed=document["usage"].get("cost") or 0.0)
 
 
 def error(
     status: int, message: str = "no", *, headers: dict[str, str] | None = None, billed: float = 0.0, **metadata: Any
-) -> Answer:
-    return Answer(
+) -> ScriptedReply:
+    return ScriptedReply(
         status,
         headers or {},
         json.dumps({"error": {"code": status, "message": message, "metadata": metadata}}).encode(),
@@ -90,7 +90,7 @@ def error(
     )
 
 
-Script = Callable[[str, int], Answer]
+Script = Callable[[str, int], ScriptedReply]
 """From the last message's text, and how often that text was asked before, to an answer."""
 
 

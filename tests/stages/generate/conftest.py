@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.formats.schema.responses import ResponseRow
-from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.ledger.connection import opened
 from pipeline.stages.generate.stage import Config
 from tests.stages.generate.chat_server import ChatServer
 from tests.stages.generate.child import run_in
@@ -83,7 +83,7 @@ class Bench:
 
     def attempts(self) -> list[dict[str, Any]]:
         """Every row of the ledger's attempts."""
-        with ledger.opened(self.folder / "store", readonly=True) as db:
+        with opened(self.folder / "store", readonly=True) as db:
             cursor = db.execute("SELECT * FROM attempts ORDER BY id")
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]

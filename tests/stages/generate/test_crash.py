@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.ledger.accounts import charged
+from pipeline.stages.generate.ledger.connection import opened
+from pipeline.stages.generate.ledger.queries import iterate_answers
 from tests.conftest import ROOT
 from tests.namespaces import mounting
-from tests.stages.generate.chat_server import Answer, good
+from tests.stages.generate.chat_server import ScriptedReply, good
 from tests.stages.generate.conftest import Bench
 from tests.waiting import PATIENCE, alive, until
 
@@ -57,7 +59,7 @@ def test_kills_at_random_moments_lose_no_answer_and_book_no_less_than_was_billed
     chance, delays = random.Random(4), random.Random(5)
     kills = 0
 
-    def script(text: str, _nth: int) -> Answer:
+    def script(text: str, _nth: int) -> ScriptedReply:
         """The last prompt is not answered before three kills, so that no process ends by itself before."""
         return good(delay=0.02 + delays.random() * 0.05 if text != "79" or kills >= 3 else PATIENCE)
 
@@ -73,10 +75,10 @@ def test_kills_at_random_moments_lose_no_answer_and_book_no_less_than_was_billed
             child.kill()
             kills += 1
         child.communicate()
-        with ledger.opened(bench.folder / "store", readonly=True) as db:
+        with opened(bench.folder / "store", readonly=True) as db:
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-            charged = ledger.spending(db, "real").pico / 1e12
-        assert charged >= bench.server.billed - 1e-9
+            booked = charged(db, "real").pico / 1e12
+        assert booked >= bench.server.billed - 1e-9
         assert child.returncode in (0, -signal.SIGKILL)
         if child.returncode == 0:
             break
@@ -209,9 +211,9 @@ def test_a_full_disk_is_one_clear_message_and_nothing_is_paid_again(
     answers = [row["response"]["choices"][0]["message"]["content"] for row in bench.rows() if row["error"] is None]
     assert 20 < len(answers) < 300
     assert set(answers) == {"x" * 20_000}
-    with ledger.opened(bench.folder, readonly=True) as db:
+    with opened(bench.folder, readonly=True) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        assert len(list(ledger.iterate_answers(db))) == len(answers) == len(bench.server.asked)
+        assert len(list(iterate_answers(db))) == len(answers) == len(bench.server.asked)
     monkeypatch.setenv("AERIE_STORE", str(bench.folder))  # the copy, where there is room
     assert all(row["error"] is None for row in bench.run())
     assert len(bench.server.asked) == 300
