@@ -1,4 +1,4 @@
-"""A place to run the stage: a dataset's folder, a ledger of its own, and a server that follows a script."""
+"""A bench for the stage: a dataset's folder, its own ledger, and a server that follows a script."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tests.stages.generate.child import run_in
 
 @dataclass
 class Bench:
-    """Runs the stage against a server, as the build would."""
+    """Runs the stage against a server, as the build does."""
 
     folder: Path
     server: ChatServer
@@ -54,7 +54,7 @@ class Bench:
         return self.folder / "build" / self.dataset
 
     def ask(self, *texts: str) -> list[dict[str, Any]]:
-        """Write prompts, run the stage, give the rows."""
+        """Write prompts, run the stage, return the rows."""
         self.write(*texts)
         return self.run()
 
@@ -71,7 +71,7 @@ class Bench:
         return self.rows()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Lines of responses.jsonl, each of the shape that the schema promises."""
+        """Return the rows of responses.jsonl, each checked against its schema."""
         rows = [json.loads(line) for line in (self.build / "responses.jsonl").read_bytes().split(b"\n") if line]
         for row in rows:
             ResponseRow.model_validate(row)
@@ -82,7 +82,7 @@ class Bench:
         return found
 
     def attempts(self) -> list[dict[str, Any]]:
-        """Every row of the ledger's attempts."""
+        """Return every row of the ledger's view `attempts`."""
         with opened(self.folder / "store", readonly=True) as db:
             cursor = db.execute("SELECT * FROM attempts ORDER BY id")
             names = [column[0] for column in cursor.description]

@@ -252,7 +252,13 @@ def test_a_full_disk_behind_the_output_is_one_message() -> None:
 
 
 def test_a_full_disk_behind_what_people_read_changes_no_exit_code() -> None:
-    code = "import sys; from pipeline.core.errors import InputError; from pipeline.core.process.runner import guarded\ndef work(): raise InputError('no')\nsys.exit(guarded(work))"
+    code = """
+import sys
+from pipeline.core.errors import InputError
+from pipeline.core.process.runner import guarded
+def work(): raise InputError('no')
+sys.exit(guarded(work))
+"""
     with open("/dev/full", "w") as full:
         assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=full, check=False).returncode == 2
 

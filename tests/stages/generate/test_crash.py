@@ -1,4 +1,4 @@
-"""Kills, signals, a second generator, a parent that dies, a full disk: over real processes."""
+"""Kills, signals, a second generator, a dead parent and a full disk, with real processes."""
 
 import dataclasses
 import json
@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -55,6 +56,10 @@ def wait_for_line(process: "subprocess.Popen[str]", words: str) -> None:
     assert found.is_set(), f"it ended without a word of {words!r}, or goes on without"
 
 
+def _asked_or_ended(bench: Bench, before: int, child: "subprocess.Popen[str]") -> bool:
+    return len(bench.server.asked) > before or child.poll() is not None
+
+
 def test_kills_at_random_moments_lose_no_answer_and_book_no_less_than_was_billed(bench: Bench) -> None:
     chance, delays = random.Random(4), random.Random(5)
     kills = 0
@@ -69,7 +74,7 @@ def test_kills_at_random_moments_lose_no_answer_and_book_no_less_than_was_billed
         before = len(bench.server.asked)
         child = start(bench)
         try:
-            until(lambda before=before, child=child: len(bench.server.asked) > before or child.poll() is not None)  # type: ignore[misc]
+            until(partial(_asked_or_ended, bench, before, child))
             child.wait(chance.random() * 0.3)
         except subprocess.TimeoutExpired:
             child.kill()
@@ -201,7 +206,10 @@ def test_a_full_disk_is_one_clear_message_and_nothing_is_paid_again(
     bench.write(*map(str, range(300)))
     small = bench.folder / "small"
     small.mkdir()
-    script = f'mount -t tmpfs -o size=4m none {small} && AERIE_STORE={small} "$@"; code=$?; cp {small}/ledger.sqlite* {bench.folder}/ ; exit $code'
+    script = (
+        f'mount -t tmpfs -o size=4m none {small} && AERIE_STORE={small} "$@"; code=$?; '
+        f"cp {small}/ledger.sqlite* {bench.folder}/ ; exit $code"
+    )
     child = start(bench, before=mounting(script) or ())
     _, said = child.communicate(timeout=PATIENCE)
     assert child.returncode == 2

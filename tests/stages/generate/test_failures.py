@@ -1,10 +1,12 @@
 """The engine against a server that fails in every way, over real sockets."""
 
 import base64
+import dataclasses
 import json
 import resource
 import shutil
 import socket
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,7 @@ from pipeline.stages.generate.limits.limiter import Limiter
 from pipeline.stages.generate.limits.money import PICO
 from tests.stages.generate.chat_server import ScriptedReply, completion, error, good
 from tests.stages.generate.conftest import Bench
+from tests.waiting import PATIENCE
 
 
 def once(failure: ScriptedReply) -> Callable[[str, int], ScriptedReply]:
@@ -192,18 +195,29 @@ def test_retry_after_holds_for_all_and_nobody_comes_early(bench: Bench, monkeypa
     assert max(asked_to_wait) - min(asked_to_wait) > 0.05
 
 
-def test_too_much_in_flight_lowers_the_concurrency(bench: Bench) -> None:
-    bench.provider = {"concurrency": 32}
+def test_too_much_in_flight_lowers_the_concurrency(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server takes 8 requests at a time, and answers none of them before the client sends no more than that.
+
+    `test_limiter` shows in virtual time how few requests are refused meanwhile.
+    """
+    lowered, overloaded = threading.Event(), Limiter.overloaded
+
+    def observed(limiter: Limiter) -> None:
+        overloaded(limiter)
+        if limiter.limit <= 8:
+            lowered.set()
 
     def script(_text: str, _nth: int) -> ScriptedReply:
         if bench.server.in_flight > 8:
             return error(402, limit_source="openrouter_in_flight_budget", headers={"Retry-After": "0"})
-        return good(delay=0.02)
+        return dataclasses.replace(good(), hold=lowered)
 
+    monkeypatch.setattr(Limiter, "overloaded", observed)
+    bench.provider = {"concurrency": 32, "retry": {"patience": PATIENCE}}
     bench.server.script = script
     rows = bench.ask(*map(str, range(200)))
+    assert lowered.is_set()
     assert all(row["error"] is None for row in rows)
-    assert len(bench.server.asked) < 600
 
 
 def test_the_last_prompt_waits_in_plain_sight_and_its_patience_says_for_what(

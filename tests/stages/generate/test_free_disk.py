@@ -76,7 +76,7 @@ def test_a_disk_that_fills_stops_the_run_while_what_is_in_flight_still_fits(
 def test_what_the_ledger_cannot_take_is_written_out_and_taken_in_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when another program fills the disk while answers are on their way, and responses.jsonl lies on another one."""
+    """Another program fills the ledger's disk while answers are in flight; responses.jsonl is on another disk."""
     write = Writer._write
 
     def full(writer: Writer, batch: list[QueuedWrite]) -> None:
@@ -88,7 +88,8 @@ def test_what_the_ledger_cannot_take_is_written_out_and_taken_in_later(
     monkeypatch.setattr(Writer, "_write", full)
     with pytest.raises(
         DiskError,
-        match=r"ledger\.sqlite: the ledger cannot be written \(database or disk is full\); [\d,]+ bytes are left on its disk",
+        match=r"ledger\.sqlite: the ledger cannot be written \(database or disk is full\); "
+        r"[\d,]+ bytes are left on its disk",
     ):
         bench.ask(*map(str, range(20)))
     assert len(answered(bench.rows())) == len(bench.server.asked) < 20
@@ -137,7 +138,8 @@ except DiskError as error:
     *read, full, again, forbidden = done.stdout.splitlines()
     assert [*read, again] == ["0", "0", "0"]
     assert full.endswith(
-        "(database or disk is full); 0 bytes are left on its disk: free some space and run again; all answers so far are kept"
+        "(database or disk is full); 0 bytes are left on its disk: free some space and run again; "
+        "all answers so far are kept"
     )
     assert f"check that you may write to {tmp_path}" in forbidden
 

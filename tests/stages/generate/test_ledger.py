@@ -27,7 +27,8 @@ from tests.stages.generate.chat_server import ScriptedReply, completion, good
 from tests.stages.generate.conftest import Bench
 
 SECOND = """
-CREATE TABLE runs(id INTEGER PRIMARY KEY, dataset TEXT NOT NULL, provider TEXT NOT NULL, started_at REAL NOT NULL, ended_at REAL);
+CREATE TABLE runs(
+  id INTEGER PRIMARY KEY, dataset TEXT NOT NULL, provider TEXT NOT NULL, started_at REAL NOT NULL, ended_at REAL);
 CREATE TABLE attempts(
   id INTEGER PRIMARY KEY, key TEXT NOT NULL, dataset TEXT NOT NULL, purse TEXT NOT NULL, run INTEGER NOT NULL,
   state TEXT NOT NULL CHECK(state IN ('sent', 'answer', 'failed', 'uncertain', 'restored')),
@@ -39,7 +40,9 @@ CREATE TABLE attempts(
 CREATE INDEX attempts_by_key ON attempts(key, id);
 CREATE TABLE bodies(attempt INTEGER PRIMARY KEY, sha256 BLOB NOT NULL, body BLOB NOT NULL);
 CREATE TABLE answers(key TEXT PRIMARY KEY, attempt INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE projections(path TEXT PRIMARY KEY, plan TEXT NOT NULL, stat TEXT NOT NULL, sha256 TEXT NOT NULL, summary BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE projections(
+  path TEXT PRIMARY KEY, plan TEXT NOT NULL, stat TEXT NOT NULL, sha256 TEXT NOT NULL, summary BLOB NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE endpoints(server TEXT PRIMARY KEY, document BLOB NOT NULL, fetched_at REAL NOT NULL) WITHOUT ROWID;
 PRAGMA user_version=2;
 """
@@ -184,7 +187,7 @@ def test_a_ledger_of_a_later_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_turn_lasts_until_the_outcome_is_on_the_disk(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So no more requests can be sent again after a kill than may be in flight: here the disk takes no outcome, and nobody sends past the limit."""
+    """So a kill loses at most the requests that may be in flight: while the disk takes no outcome, none is sent."""
     at_once, release, commit = 16, threading.Event(), Writer._commit
 
     def held(writer: Writer, batch: list[QueuedWrite]) -> None:
@@ -211,7 +214,7 @@ def test_a_turn_lasts_until_the_outcome_is_on_the_disk(bench: Bench, monkeypatch
 
 
 def test_a_disk_too_full_for_notes_still_gives_the_answers(bench: Bench) -> None:
-    """When a run ended and which files it wrote only spare a later run some work: what is paid for is written out without them."""
+    """The notes on runs and written files only save a later run some work; paid answers are written without them."""
     bench.ask("a")
     with opened(bench.folder / "store") as db:
         for event in ("UPDATE OF ended_at ON runs", "INSERT ON projections"):

@@ -1,4 +1,4 @@
-"""What decides an answer is in its key, and nothing else is."""
+"""An answer's key holds everything that decides the answer, and nothing else."""
 
 from typing import Any
 

@@ -112,7 +112,8 @@ def test_the_stores_table_counts_what_was_sent_and_fits_80_columns(bench: Bench)
     with opened(bench.folder / "store") as db:
         db.execute("INSERT INTO requests VALUES(100, 'k', ?, 'real', 1, 7, 7, 0)", (bench.dataset,))
         db.execute(
-            "INSERT INTO results(attempt, state, charge_pico, charge_tokens, kind) VALUES(100, 'failed', 0, 0, 'unsent')"
+            """INSERT INTO results(attempt, state, charge_pico, charge_tokens, kind)
+            VALUES(100, 'failed', 0, 0, 'unsent')"""
         )
         console = Console(file=io.StringIO(), width=80)
         console.print(stats(db, bench.folder / "store"))
