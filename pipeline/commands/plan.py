@@ -1,4 +1,4 @@
-"""`python -m pipeline plan`: the prompts that a build would ask, and their cost. Sends no prompt, costs nothing."""
+"""`python -m pipeline plan`: the prompts that a build would ask, and their cost. Sends nothing."""
 
 import argparse
 from typing import Any

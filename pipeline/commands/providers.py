@@ -1,4 +1,4 @@
-"""`python -m pipeline providers`: the model's endpoints, their prices, and the policy's decision on each. Free."""
+"""`python -m pipeline providers`: the model's endpoints, their prices, and the policy on each."""
 
 import argparse
 from typing import Any

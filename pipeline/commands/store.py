@@ -1,4 +1,4 @@
-"""`python -m pipeline store`: the ledger of paid responses: stats, verify, settle, gc, export, import."""
+"""`python -m pipeline store`: the ledger of paid answers: stats, verify, settle, gc, export, import."""
 
 import argparse
 import contextlib

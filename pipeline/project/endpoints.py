@@ -1,4 +1,4 @@
-"""The provider's endpoints for this build: fetched, and sorted by the policy. No request here costs money."""
+"""The provider's endpoints for this build, sorted by the policy. No request here costs money."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The engine: a fixed number of workers, each with one request at a time, ask every unanswered prompt of a dataset."""
+"""The engine of a run: workers with one request at a time ask every unanswered prompt."""
 
 import asyncio
 import random

@@ -1,4 +1,7 @@
-"""generate: an answer for every prompt, paid for once. The only stage that uses the network, or costs money."""
+"""generate: an answer for every prompt, paid for once.
+
+It is the only stage that speaks to a provider, and the only one that costs money.
+"""
 
 from pathlib import Path
 

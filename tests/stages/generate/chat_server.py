@@ -1,4 +1,4 @@
-"""A real HTTP server on loopback that answers chat completions by a script, and fails as real servers do.
+"""A real HTTP server on loopback that answers by a script, and fails as real servers do.
 
 It keeps its own account of the requests that it received and of the money that it billed.
 """

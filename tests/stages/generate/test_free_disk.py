@@ -1,4 +1,4 @@
-"""A full disk under the ledger: no request is sent whose answer might not fit, and no answer is lost or paid again."""
+"""A full disk under the ledger: no answer is lost or paid for again."""
 
 import shutil
 import sqlite3

@@ -1,4 +1,4 @@
-"""The ledger's file: upgrades of older versions, and requests that count as in flight until the disk has them."""
+"""The ledger's file: upgrades of older versions, and writes that reach the disk."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps to the next timer instead of waiting: simulations are exact, and take no time."""
+"""An event loop whose clock jumps to the next timer instead of waiting, for exact simulations."""
 
 import asyncio
 import selectors

@@ -1,6 +1,6 @@
-"""The ledger's tables, and the upgrade of a file of an earlier version. No upgrade loses anything that was paid for.
+"""The ledger's tables, and the upgrades of files of earlier versions.
 
-Rows are only appended, in the order of the events. A row that is changed later, or that is written in the order of the
+No upgrade loses anything that was paid for. Rows are only appended, in the order of the events. A row that is changed later, or that is written in the order of the
 requests while answers arrive in another order, would cost a disk page of its own.
 """
 

@@ -1,6 +1,6 @@
-"""Notes beside the account: runs, the files that were written, the endpoint lists. They only save later runs some work.
+"""Notes beside the account: runs, written files, lists of endpoints.
 
-A full disk must not keep the answers from being written out, so a note that does not fit is left out without an error.
+They only save later runs some work. A full disk must not keep the answers from being written out, so a note that does not fit is left out without an error.
 """
 
 import contextlib

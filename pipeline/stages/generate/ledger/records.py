@@ -1,4 +1,4 @@
-"""Typed rows of the ledger's tables, and what queries return. Money is in whole picodollars (1e-12 USD)."""
+"""Typed rows of the ledger's tables and queries. Money is in whole picodollars (1e-12 USD)."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,7 @@
-"""Answers of a responses.jsonl taken into the ledger: another clone's, or this clone's before its ledger was lost."""
+"""Take the answers of a responses.jsonl into the ledger.
+
+The file comes from another clone, or from this one before its ledger was lost.
+"""
 
 import base64
 import hashlib

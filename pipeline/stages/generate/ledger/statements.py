@@ -1,4 +1,4 @@
-"""Statements that change the ledger's account: requests, results, bodies. Each takes an open connection."""
+"""Statements that write the ledger's account: requests, results, bodies."""
 
 import sqlite3
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""One thread that writes the ledger, many rows to a commit; a write is done when its commit is on the disk."""
+"""A thread that writes the ledger, many rows to a commit.
+
+A write is done when its commit is on the disk.
+"""
 
 import asyncio
 import hashlib

@@ -1,4 +1,7 @@
-"""Caps on spending. A request is sent only when its worst case fits under every cap, whatever else is in flight."""
+"""Caps on spending.
+
+A request is sent only when its worst case fits under every cap, whatever else is in flight.
+"""
 
 import asyncio
 from collections import deque

@@ -1,4 +1,4 @@
-"""Free space on the ledger's disk against what the answers in flight may need: a full disk loses paid answers."""
+"""Free space on the ledger's disk against the answers in flight: a full disk loses paid answers."""
 
 import shutil
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""The limit on requests in flight: lower when the server is overloaded, with a shared pause and a circuit breaker.
+"""The limit on requests in flight, with a shared pause and a circuit breaker.
 
-Times are the event loop's, in seconds.
+The limit falls when the server says that it is overloaded, and rises slowly with successes. Times are the event
+loop's, in seconds.
 """
 
 import asyncio

@@ -48,7 +48,7 @@ class OutputFiles:
 
     @property
     def dataset(self) -> str:
-        """Name of the dataset: that of its folder."""
+        """Name of the dataset, which its folder has too."""
         return self.responses.parent.name
 
     def pairs(self) -> tuple[tuple[Path, Path], tuple[Path, Path]]:

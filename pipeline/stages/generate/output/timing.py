@@ -1,4 +1,4 @@
-"""timings.jsonl and its summary: when each answer was asked for, and how long it took, in any run of any clone."""
+"""timings.jsonl and its summary: when each answer was asked for, and how long it took."""
 
 from array import array
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Uncertain spend settled: ask the router for the cost of requests whose answer or cost never came. This is free."""
+"""Ask the router for the cost of requests whose answer or cost never came. This is free."""
 
 import asyncio
 import sqlite3

@@ -1,4 +1,4 @@
-"""A dataset's prompts against the ledger before anything is sent: answered, new, and the cost of the new ones."""
+"""Counts of a dataset's answered and new prompts, and the cost of the new ones."""
 
 import hashlib
 import sqlite3
