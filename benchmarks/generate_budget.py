@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.results import save
 from pipeline.core.errors import AerieError
 from pipeline.stages.generate.stage import Config
-from tests.stages.generate.chat_server import ENDPOINT, Answer, ChatServer, completion, error
+from tests.stages.generate.chat_server import ENDPOINT, ChatServer, ScriptedReply, completion, error
 from tests.stages.generate.child import run_in
 
 
@@ -51,8 +51,8 @@ class Scene:
             for number, (prompt, completion_price) in enumerate(self.prices)
         ]
 
-    def script(self, text: str, _nth: int) -> Answer:
-        """Answer by chance: with the right bill, and now and then with a failure that is billed all the same."""
+    def script(self, text: str, _nth: int) -> ScriptedReply:
+        """Answer at random: usually with the right bill, sometimes with a failure that is billed nevertheless."""
         chance = self.chance
         number = chance.randrange(len(self.prices))
         prompt_tokens, tokens = len(text), chance.randint(1, self.max_tokens)
@@ -62,15 +62,15 @@ class Scene:
         ).encode()
         if chance.random() >= self.failing:
             self.billed_tokens += tokens
-            return Answer(body=body, billed=cost, delay=chance.random() * 0.01)
+            return ScriptedReply(body=body, billed=cost, delay=chance.random() * 0.01)
         free, billed = chance.choice(
             [
                 (error(429), 0),
                 (error(503), 0),
                 (error(400), 0),
-                (Answer(drop=True), 1),
-                (Answer(body=body, cut=30), 1),
-                (Answer(500, body=b"{}"), 1),
+                (ScriptedReply(drop=True), 1),
+                (ScriptedReply(body=body, cut=30), 1),
+                (ScriptedReply(500, body=b"{}"), 1),
             ]
         )
         self.billed_tokens += tokens * billed

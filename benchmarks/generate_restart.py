@@ -15,10 +15,10 @@ from pathlib import Path
 from benchmarks.generate_server import Habits, answer, running
 from benchmarks.generate_stage import Stage
 from benchmarks.results import save
-from pipeline.stages.generate.ledger.ledger import Attempt
+from pipeline.stages.generate.ledger.records import LatestAttempt
 from pipeline.stages.generate.output.projection import line
 from pipeline.stages.generate.requests.prompt_source import read_prompts
-from pipeline.stages.generate.requests.request import Asker
+from pipeline.stages.generate.requests.request import RequestBuilder
 
 TARGETS = {"rerun_with_nothing_to_do_seconds": 3, "restart_to_first_request_seconds": 5}
 
@@ -27,11 +27,26 @@ def fill(stage: Stage, rows: int, size: int) -> None:
     """Write prompts, and a responses.jsonl that answers all of them."""
     stage.prompts(rows)
     config = stage.config
-    asker = Asker(config.sampling, config.provider, send_tools=config.send_tools, identity=None)
-    found = Attempt(1, "answer", "ok", None, "Alpha", "m", None, answer(Habits(0, 0, size)), 1, 20_000_000, 0, 0, 10, 5)
+    builder = RequestBuilder(config.sampling, config.provider, send_tools=config.send_tools, identity=None)
+    found = LatestAttempt(
+        id=1,
+        state="answer",
+        kind="ok",
+        message=None,
+        provider="Alpha",
+        model="m",
+        policy=None,
+        body=answer(Habits(0, 0, size)),
+        requests=1,
+        cost_pico=20_000_000,
+        uncertain=0,
+        uncertain_pico=0,
+        prompt_tokens=10,
+        completion_tokens=5,
+    )
     with open(stage.build / "responses.jsonl", "wb") as file:
         file.writelines(
-            line(prompt.id, asker.key(prompt.messages, prompt.tools), found) + b"\n"
+            line(prompt.id, builder.key(prompt.messages, prompt.tools), found) + b"\n"
             for prompt in read_prompts(stage.build / "prompts.jsonl")
         )
 

@@ -1,4 +1,4 @@
-"""`python -m pipeline providers`: where the model runs, at which price, and what the policy makes of each place. Costs nothing."""
+"""`python -m pipeline providers`: the model's endpoints, their prices, and the policy on each."""
 
 import argparse
 from typing import Any
@@ -9,13 +9,13 @@ from rich.text import Text
 from pipeline.core.files.json_file import to_json
 from pipeline.core.terminal import plain_table
 from pipeline.project.compose import build_config, read_params
-from pipeline.project.endpoints import judged
+from pipeline.project.endpoints import admitted_endpoints
 from pipeline.stages.generate.config import ProviderSection
 from pipeline.stages.generate.provider.policy import Admission, Endpoint
 
 
 def main(argv: list[str]) -> None:
-    """Print the endpoints and the verdict on each.
+    """Print the endpoints, and which of them the policy admits.
 
     Raises:
         AerieError: the configuration is wrong, or the server cannot be asked.
@@ -25,37 +25,41 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     options = parser.parse_args(argv)
     config = build_config(read_params())
-    found = judged(config)
+    admission = admitted_endpoints(config)
     if options.json:
-        print(to_json(_as_json(found), indent=True).decode())
-    elif found is None:
+        print(to_json(_as_json(admission), indent=True).decode())
+    elif admission is None:
         section = config.provider
         print(
-            f"{section.base_url} lists no endpoints (kind {section.kind}): it is its own only provider, at the prices of provider.max_price"
+            f"{section.base_url} lists no endpoints (kind {section.kind}): it is its own only provider, at the prices "
+            "of provider.max_price"
         )
     else:
-        show(config.provider, found, Console())
+        show(config.provider, admission, Console())
 
 
-def _as_json(found: Admission | None) -> dict[str, Any]:
-    if found is None:
+def _as_json(admission: Admission | None) -> dict[str, Any]:
+    if admission is None:
         return {"admitted": None, "refused": None}
     return {
-        "admitted": [endpoint.model_dump(mode="json") for endpoint in found.admitted],
-        "refused": [{**endpoint.model_dump(mode="json"), "why_not": reasons} for endpoint, reasons in found.refused],
+        "admitted": [endpoint.model_dump(mode="json") for endpoint in admission.admitted],
+        "refused": [
+            {**endpoint.model_dump(mode="json"), "why_not": reasons} for endpoint, reasons in admission.refused
+        ],
     }
 
 
-def show(section: ProviderSection, found: Admission, console: Console) -> None:
-    """Print who is admitted, and for each other one, why not."""
-    title = f"{section.model}: {len(found.admitted)} of {len(found.admitted) + len(found.refused)} endpoints admitted"
+def show(section: ProviderSection, admission: Admission, console: Console) -> None:
+    """Print the admitted endpoints, and for each other one the reasons."""
+    listed = len(admission.admitted) + len(admission.refused)
+    title = f"{section.model}: {len(admission.admitted)} of {listed} endpoints admitted"
     table = plain_table(title, ["admitted", "provider", "tag", "format"], ["$/M in", "$/M out", "longest"])
-    for endpoint in found.admitted:
+    for endpoint in admission.admitted:
         table.add_row("yes", *map(Text, _cells(endpoint)))
-    for endpoint, _ in found.refused:
+    for endpoint, _ in admission.refused:
         table.add_row("no", *map(Text, _cells(endpoint)))
     console.print(table)
-    for endpoint, reasons in found.refused:
+    for endpoint, reasons in admission.refused:
         console.print(f"not {endpoint.provider} ({endpoint.tag}): {'; '.join(reasons)}", markup=False, highlight=False)
 
 

@@ -1,4 +1,4 @@
-"""The provider's endpoints for this build: fetched, and sorted by the policy. No request here costs money."""
+"""The provider's endpoints for this build, sorted by the policy. No request here costs money."""
 
 from typing import Any
 
@@ -6,11 +6,13 @@ from pipeline.project.settings import BuildConfig
 from pipeline.stages.generate.config import ProviderSection
 from pipeline.stages.generate.provider.policy import Admission, admit, parse_endpoints
 from pipeline.stages.generate.provider.server import endpoints_document
-from pipeline.stages.generate.requests.request import Asker
+from pipeline.stages.generate.requests.request import RequestBuilder
 
 
-def listed(section: ProviderSection) -> Any:
-    """Fetch the provider's endpoint list; the stand-in's is known without a server; None where there is none.
+def list_endpoints(section: ProviderSection) -> Any:
+    """Return the provider's list of endpoints; None where it has no list.
+
+    The stand-in's list is known without a server; any other is fetched.
 
     Raises:
         ProviderError: the server cannot be reached or refuses.
@@ -25,22 +27,25 @@ def listed(section: ProviderSection) -> Any:
     return endpoints_document(section)
 
 
-def needs(config: BuildConfig) -> tuple[frozenset[str], int]:
-    """Parameters that any dataset sends, and the longest answer that any asks for."""
+def requirements(config: BuildConfig) -> tuple[frozenset[str], int]:
+    """Return the parameters that any dataset sends, and the completion tokens of the longest answer that any allows."""
     parameters: frozenset[str] = frozenset()
     for dataset in config.datasets.values():
-        parameters |= Asker(
+        parameters |= RequestBuilder(
             dataset.sampling, config.provider, send_tools=dataset.send_tools, identity=None
         ).parameters()
     return parameters, max(dataset.sampling.max_tokens for dataset in config.datasets.values())
 
 
-def judged(config: BuildConfig) -> Admission | None:
-    """Sort the provider's endpoints by the policy; None where the server has no list."""
-    document = listed(config.provider)
-    parameters, longest = needs(config)
-    return (
-        None
-        if document is None
-        else admit(parse_endpoints(document), config.provider, needs=parameters, max_tokens=longest)
-    )
+def admitted_endpoints(config: BuildConfig) -> Admission | None:
+    """Sort the provider's endpoints by the policy; return None where the server has no list.
+
+    Raises:
+        ProviderError: the server cannot be reached or refuses.
+
+    """
+    document = list_endpoints(config.provider)
+    if document is None:
+        return None
+    parameters, longest = requirements(config)
+    return admit(parse_endpoints(document), config.provider, needs=parameters, max_tokens=longest)

@@ -1,4 +1,4 @@
-"""One run on the network: an event loop, the ledger's writer, the client and the engine, put together and taken apart in order."""
+"""One run on the network: event loop, ledger writer, client and engine, started and ended in order."""
 
 import asyncio
 import contextlib
@@ -6,77 +6,87 @@ import gc
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.core.http import Client, require_open_files
-from pipeline.stages.generate.config import BudgetSection, ProviderSection
-from pipeline.stages.generate.engine import Ending, Engine, Job
-from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.config import ProviderSection
+from pipeline.stages.generate.engine import AskJob, Ending, Engine, Resources
+from pipeline.stages.generate.ledger.connection import FILE, opened
+from pipeline.stages.generate.ledger.notes import end_run, start_run
+from pipeline.stages.generate.ledger.queries import next_request_id
 from pipeline.stages.generate.ledger.writer import Writer
-from pipeline.stages.generate.limits.budget import Budget
-from pipeline.stages.generate.limits.free_disk import Room
+from pipeline.stages.generate.limits.budget import Budget, Cap
+from pipeline.stages.generate.limits.free_disk import FreeDisk
 from pipeline.stages.generate.output.outputs import Outputs
-from pipeline.stages.generate.output.progress import Watch
+from pipeline.stages.generate.output.progress import RunProgress
 from pipeline.stages.generate.output.report import final_table
 from pipeline.stages.generate.provider.policy import Admission
 from pipeline.stages.generate.provider.server import headers, timeouts
 from pipeline.stages.generate.requests.prompt_source import keyed
 from pipeline.stages.generate.requests.survey import Survey
 
-__all__ = ["Ending", "drive"]
+__all__ = ["Ending", "Session", "run_session"]
 
 
-def drive(
-    provider: ProviderSection,
-    outputs: Outputs,
-    admission: Admission,
-    before: Survey,
-    folder: Path,
-    *,
-    dataset: BudgetSection,
-    build: BudgetSection,
-) -> Engine:
-    """Send what is missing; return how it ended, with everything that arrived in the ledger.
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Everything that a run on the network needs."""
+
+    provider: ProviderSection
+    """The section with the address of the running server."""
+    outputs: Outputs
+    admission: Admission
+    before: Survey
+    caps: tuple[Cap, ...]
+    folder: Path
+    """Folder of the ledger."""
+
+
+def run_session(session: Session) -> Engine:
+    """Ask the new prompts; return the engine with its ending. Everything that was received is in the ledger then.
 
     Raises:
         AerieError: too few open files are allowed, or the ledger cannot be opened.
 
     """
+    provider, outputs = session.provider, session.outputs
     require_open_files(provider.concurrency)
-    room = Room(folder, outputs.asker.most_tokens)
-    db = outputs.db
-    (run,) = db.execute(
-        "INSERT INTO runs(dataset, provider, started_at) VALUES(?, ?, ?) RETURNING id",
-        (outputs.dataset, provider.model, time.time()),
-    ).fetchone()
-    price = admission.price if provider.kind == "openai" else None
-    job = Job(outputs.dataset, outputs.purse, run, provider, outputs.asker, admission, price)
-    spent = outputs.spending()
-    watch = Watch(before.prompts, before.cached)
+    run = start_run(outputs.db, outputs.dataset, provider.model)
+    job = AskJob(
+        outputs.dataset,
+        outputs.purse,
+        run,
+        provider,
+        outputs.builder,
+        session.admission,
+        price=session.admission.price if provider.kind == "openai" else None,
+    )
+    progress = RunProgress(session.before.prompts, session.before.cached)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with few_collections(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            engine = runner.run(_session(job, outputs, folder, Budget(dataset, build, *spent), room, watch, before))
+            engine = runner.run(_run_engine(session, job, progress))
     finally:
-        for number, handler in handlers.items():  # the event loop has put the defaults in their place
+        for number, handler in handlers.items():  # the event loop has set the defaults
             signal.signal(number, handler)
-    ledger.keep_note(db, "UPDATE runs SET ended_at=? WHERE id=?", (time.time(), run))
-    _show(watch, outputs, run)
+    end_run(outputs.db, run)
+    _print_final_table(progress, outputs, run)
     return engine
 
 
-async def _session(
-    job: Job, outputs: Outputs, folder: Path, budget: Budget, room: Room, watch: Watch, before: Survey
-) -> Engine:
-    provider = job.provider
+async def _run_engine(session: Session, job: AskJob, progress: RunProgress) -> Engine:
+    provider, outputs = session.provider, session.outputs
     assert provider.base_url is not None
-    with ledger.opened(folder) as db, watch:
+    budget = Budget(session.caps)
+    disk = FreeDisk(session.folder, outputs.builder.most_tokens)
+    with opened(session.folder) as db, progress:
         writer = Writer(
             db,
-            folder / ledger.FILE,
+            session.folder / FILE,
             asyncio.get_running_loop(),
             in_flight=provider.concurrency,
-            refusal=lambda: room.shortage(budget.in_flight),
+            refusal=lambda: disk.shortage(budget.in_flight),
         )
         try:
             async with Client(
@@ -85,20 +95,15 @@ async def _session(
                 timeouts=timeouts(provider),
                 connections=provider.concurrency,
             ) as client:
-                source = keyed(outputs.prompts, outputs.asker, before.asked)
-                first = ledger.next_attempt(outputs.db)
                 engine = Engine(
                     job,
-                    source=source,
-                    client=client,
-                    writer=writer,
-                    budget=budget,
-                    room=room,
-                    watch=watch,
-                    first_attempt=first,
+                    Resources(client, writer, budget, disk, progress),
+                    source=keyed(outputs.prompts, outputs.builder, session.before.asked),
+                    first_attempt=next_request_id(outputs.db),
                 )
-                # some more than may be in flight: those write to the disk while others wait for the network
-                await engine.run(min(provider.concurrency + provider.concurrency // 8 + 1, before.new))
+                # some more workers than requests in flight: some write to the disk while the others use the network
+                workers = provider.concurrency + provider.concurrency // 8 + 1
+                await engine.run(min(workers, session.before.new))
                 return engine
         finally:
             await asyncio.to_thread(writer.close)
@@ -106,7 +111,10 @@ async def _session(
 
 @contextlib.contextmanager
 def few_collections() -> Iterator[None]:
-    """Look for reference cycles seldom: thousands of live connections would be searched through again and again, a third of all the work, and hold none."""
+    """Let Python look for reference cycles rarely in the block.
+
+    It would search thousands of live connections again and again, a third of all the work, and find no cycle.
+    """
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(100_000, 20, 100)
@@ -120,14 +128,14 @@ def few_collections() -> Iterator[None]:
 def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
     try:
         import uvloop
-    except ImportError:  # not there on every system; the standard loop does the same, slower
+    except ImportError:  # not available on every system; the standard loop does the same, but slower
         return None
     factory: type[asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
 
 
-def _show(watch: Watch, outputs: Outputs, run: int) -> None:
+def _print_final_table(progress: RunProgress, outputs: Outputs, run: int) -> None:
     from rich.console import Console
 
     with contextlib.suppress(OSError):  # as in `runner.tell`
-        Console(stderr=True).print(final_table(watch, outputs.db, run, time.monotonic() - watch.started))
+        Console(stderr=True).print(final_table(progress, outputs.db, run, time.monotonic() - progress.started))

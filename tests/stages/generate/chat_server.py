@@ -1,6 +1,6 @@
-"""A real HTTP server on loopback that answers chat completions by a script, and can fail in every way that a real one does.
+"""A real HTTP server on loopback that answers by a script, and fails as real servers do.
 
-It keeps a ledger of its own: what it was asked, and what it billed.
+It keeps its own account of the requests that it received and of the money that it billed.
 """
 
 import asyncio
@@ -24,25 +24,25 @@ ENDPOINT = {
 
 
 @dataclass
-class Answer:
-    """How the server reacts to one request."""
+class ScriptedReply:
+    """The server's reaction to one request."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     delay: float = 0.0
     before: list[bytes] = field(default_factory=list)
-    """Pieces sent ahead of the body, one a tenth of a second: keep-alive white space, comments."""
+    """Pieces sent ahead of the body, a tenth of a second apart: keep-alive white space, comments."""
     trickle: bytes | None = None
-    """Sent for ever, a tenth of a second apart, in place of a body."""
+    """Sent without end, a tenth of a second apart, in place of a body."""
     cut: int | None = None
-    """Bytes of the body after which the connection is closed; headers promise all of it."""
+    """Bytes of the body after which the connection is closed, although the headers announce all of it."""
     drop: bool = False
-    """Close the connection without a word."""
+    """Close the connection without an answer."""
     hold: threading.Event | None = None
     """Answer only after the test has set it."""
     billed: float = 0.0
-    """Dollars that the server books for it."""
+    """Dollars that the server bills for it."""
 
 
 def completion(
@@ -74,15 +74,15 @@ def completion(
     return body
 
 
-def good(text: str = "Seven.", *, delay: float = 0.0, **changes: Any) -> Answer:
+def good(text: str = "Seven.", *, delay: float = 0.0, **changes: Any) -> ScriptedReply:
     document = completion(text, **changes)
-    return Answer(body=json.dumps(document).encode(), delay=delay, billed=document["usage"].get("cost") or 0.0)
+    return ScriptedReply(body=json.dumps(document).encode(), delay=delay, billed=document["usage"].get("cost") or 0.0)
 
 
 def error(
     status: int, message: str = "no", *, headers: dict[str, str] | None = None, billed: float = 0.0, **metadata: Any
-) -> Answer:
-    return Answer(
+) -> ScriptedReply:
+    return ScriptedReply(
         status,
         headers or {},
         json.dumps({"error": {"code": status, "message": message, "metadata": metadata}}).encode(),
@@ -90,19 +90,19 @@ def error(
     )
 
 
-Script = Callable[[str, int], Answer]
-"""From the last message's text, and how often that text was asked before, to an answer."""
+Script = Callable[[str, int], ScriptedReply]
+"""From the last message's text, and the number of times that it was asked before, to a reply."""
 
 
 class ChatServer:
-    """Runs in a thread of its own, on a free port."""
+    """Runs in its own thread, on a free port."""
 
     def __init__(self, script: Script | None = None, *, endpoints: list[dict[str, Any]] | None = None) -> None:
         self.script: Script = script or (lambda text, nth: good())
         self.endpoints = [ENDPOINT] if endpoints is None else endpoints
         self.lists_endpoints = True
         self.generations: dict[str, dict[str, Any]] = {}
-        """What `/generation?id=` says."""
+        """Generation id to the bill that `/generation?id=` returns."""
         self.asked: list[str] = []
         self.times: list[float] = []
         self.bodies: list[dict[str, Any]] = []
@@ -200,7 +200,8 @@ class ChatServer:
         self.headers.append(headers)
         self.billed += answer.billed
         await asyncio.sleep(answer.delay)
-        while answer.hold is not None and not answer.hold.is_set():  # noqa: ASYNC110 - a test's thread sets it; none waits here that would outlive a failure
+        # a test's thread sets the event; when the test fails, it closes the server
+        while answer.hold is not None and not answer.hold.is_set():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         if answer.drop:
             return False
@@ -213,7 +214,8 @@ class ChatServer:
                 await asyncio.sleep(0.1)
         length = len(answer.body) + sum(map(len, answer.before))
         writer.write(
-            f"HTTP/1.1 {answer.status} X\r\ncontent-type: application/json\r\n{extra}content-length: {length}\r\n\r\n".encode()
+            f"HTTP/1.1 {answer.status} X\r\ncontent-type: application/json\r\n{extra}"
+            f"content-length: {length}\r\n\r\n".encode()
         )
         for piece in answer.before:
             writer.write(piece)

@@ -1,4 +1,7 @@
-"""Runs the stage in a process of its own, so that a test can kill it: `python -m tests.stages.generate.child FOLDER URL CONCURRENCY DATASET [CONFIG]`."""
+"""Run the stage in its own process, so that a test can kill it.
+
+python -m tests.stages.generate.child FOLDER URL CONCURRENCY DATASET [CONFIG]
+"""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A place to run the stage: a dataset's folder, a ledger of its own, and a server that follows a script."""
+"""A bench for the stage: a dataset's folder, its own ledger, and a server that follows a script."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pipeline.formats.schema.responses import ResponseRow
-from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.ledger.connection import opened
 from pipeline.stages.generate.stage import Config
 from tests.stages.generate.chat_server import ChatServer
 from tests.stages.generate.child import run_in
@@ -17,7 +17,7 @@ from tests.stages.generate.child import run_in
 
 @dataclass
 class Bench:
-    """Runs the stage against a server, as the build would."""
+    """Runs the stage against a server, as the build does."""
 
     folder: Path
     server: ChatServer
@@ -54,7 +54,7 @@ class Bench:
         return self.folder / "build" / self.dataset
 
     def ask(self, *texts: str) -> list[dict[str, Any]]:
-        """Write prompts, run the stage, give the rows."""
+        """Write prompts, run the stage, return the rows."""
         self.write(*texts)
         return self.run()
 
@@ -71,7 +71,7 @@ class Bench:
         return self.rows()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Lines of responses.jsonl, each of the shape that the schema promises."""
+        """Return the rows of responses.jsonl, each checked against its schema."""
         rows = [json.loads(line) for line in (self.build / "responses.jsonl").read_bytes().split(b"\n") if line]
         for row in rows:
             ResponseRow.model_validate(row)
@@ -82,8 +82,8 @@ class Bench:
         return found
 
     def attempts(self) -> list[dict[str, Any]]:
-        """Every row of the ledger's attempts."""
-        with ledger.opened(self.folder / "store", readonly=True) as db:
+        """Return every row of the ledger's view `attempts`."""
+        with opened(self.folder / "store", readonly=True) as db:
             cursor = db.execute("SELECT * FROM attempts ORDER BY id")
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]

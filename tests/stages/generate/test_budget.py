@@ -1,4 +1,4 @@
-"""No cap is ever passed: by arithmetic, and against a server that keeps its own account."""
+"""No cap is ever passed, by arithmetic and by the account of a server."""
 
 import pytest
 from hypothesis import given, settings
@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from benchmarks.generate_budget import play
 from pipeline.stages.generate.config import BudgetSection
-from pipeline.stages.generate.ledger.ledger import Spending
-from pipeline.stages.generate.limits.budget import Budget
+from pipeline.stages.generate.ledger.records import NO_CHARGE, Charge
+from pipeline.stages.generate.limits.budget import Budget, Cap
 from pipeline.stages.generate.limits.money import PICO, Price, most_prompt_tokens, to_pico
-from tests.stages.generate.chat_server import Answer, good
+from tests.stages.generate.chat_server import ScriptedReply, good
 from tests.stages.generate.conftest import Bench
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ def test_spending_adds_up_over_edits_of_the_sampling(bench: Bench) -> None:
 def test_a_lost_request_counts_against_the_cap_with_its_worst_case(bench: Bench) -> None:
     bench.provider = {"retry": {"repay": 0}, "concurrency": 1}
     bench.dataset_budget = {"completion_tokens": 199}
-    bench.server.script = lambda *_: Answer(drop=True)
+    bench.server.script = lambda *_: ScriptedReply(drop=True)
     rows = bench.ask("a", "b")
     assert [row["error"]["kind"] for row in rows] == ["disconnected", "not_asked"]
 
@@ -63,21 +63,19 @@ def test_the_build_budget_holds_for_all_datasets_together(bench: Bench) -> None:
 def test_spent_and_reserved_stay_under_the_cap_whatever_the_order(
     cap: int, requests: list[tuple[int, int, float]], at_once: int
 ) -> None:
-    budget = Budget(
-        BudgetSection(usd=cap / PICO, completion_tokens=100), BudgetSection(), Spending(0, 0), Spending(0, 0)
-    )
-    flying: list[tuple[tuple[int, int], tuple[int, int]]] = []
+    limited = Cap("dataset budget", BudgetSection(usd=cap / PICO, completion_tokens=100), *NO_CHARGE)
+    budget = Budget((limited, Cap("build budget", BudgetSection(), *NO_CHARGE)))
+    in_flight: list[tuple[Charge, Charge]] = []
     charged = tokens = 0
     for pico, count, share in requests:
-        if budget.reserve(pico, count):
-            flying.append(((pico, count), (int(pico * share), int(count * share))))
-        reserved = sum(most[0] for most, _ in flying), sum(most[1] for most, _ in flying)
-        assert charged + reserved[0] <= cap
-        assert tokens + reserved[1] <= 100
-        if len(flying) >= at_once:
-            most, real = flying.pop(0)
+        if budget.reserve(Charge(pico, count)):
+            in_flight.append((Charge(pico, count), Charge(int(pico * share), int(count * share))))
+        assert charged + sum(most.pico for most, _ in in_flight) <= cap
+        assert tokens + sum(most.tokens for most, _ in in_flight) <= 100
+        if len(in_flight) >= at_once:
+            most, real = in_flight.pop(0)
             budget.settle(most, real)
-            charged, tokens = charged + real[0], tokens + real[1]
+            charged, tokens = charged + real.pico, tokens + real.tokens
 
 
 @given(st.text(max_size=200), st.integers(1, 5))

@@ -1,4 +1,4 @@
-"""plan, providers and store, as a user types them, in a repository of their own."""
+"""plan, providers and store as a user types them, in a repository of their own."""
 
 import base64
 import hashlib
@@ -16,9 +16,10 @@ import pytest
 
 from pipeline.commands.store import collect, export_answers, import_answers
 from pipeline.core.errors import AerieError, ArtifactError, InputError
-from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.ledger.connection import FILE, connect, opened
+from pipeline.stages.generate.ledger.queries import iterate_answers
 from tests.conftest import ROOT
-from tests.stages.generate.chat_server import Answer, ChatServer, completion, good
+from tests.stages.generate.chat_server import ChatServer, ScriptedReply, completion, good
 from tests.stages.generate.conftest import Bench
 from tests.stages.generate.test_ledger import write_second
 from tests.waiting import PATIENCE
@@ -160,12 +161,12 @@ def test_exported_answers_are_imported_elsewhere_counted_and_not_paid_for_again(
     ("change", "says"),
     [
         ({"sha256": "0" * 64}, "2: the body's digest is .*, the line says 0000000000000000"),
-        ({"key": "x"}, "2: no line of `store export`"),
-        ({"body_base64": "?"}, "2: body_base64 is no base64"),
-        ({"body_base64": "eA==", "sha256": hashlib.sha256(b"x").hexdigest()}, "2: the body is no answer"),
+        ({"key": "x"}, "2: not a line of `store export`"),
+        ({"body_base64": "?"}, "2: body_base64 is not base64"),
+        ({"body_base64": "eA==", "sha256": hashlib.sha256(b"x").hexdigest()}, "2: the body is not an answer"),
         (
             {"body_base64": None, "response": {}},
-            "2: no line of `store export`.*a responses.jsonl belongs to build/<dataset>/",
+            "2: not a line of `store export`.*a responses.jsonl belongs in build/<dataset>/",
         ),
     ],
 )
@@ -181,8 +182,8 @@ def test_a_file_that_is_no_export_is_refused_whole(tmp_path: Path, change: dict[
     (tmp_path / "in.jsonl").write_text(f"{json.dumps(line)}\n{json.dumps({**line, 'key': 'b' * 64, **change})}\n")
     with pytest.raises(InputError, match=rf"in.jsonl:{says}.*nothing was taken"):
         import_answers(tmp_path / "store", tmp_path / "in.jsonl")
-    with ledger.opened(tmp_path / "store", readonly=True) as db:
-        assert list(ledger.iterate_answers(db)) == []
+    with opened(tmp_path / "store", readonly=True) as db:
+        assert list(iterate_answers(db)) == []
 
 
 def test_store_verify_finds_a_changed_answer(repository: tuple[Path, ChatServer]) -> None:
@@ -193,7 +194,7 @@ def test_store_verify_finds_a_changed_answer(repository: tuple[Path, ChatServer]
     db.close()
     done = aerie(folder, "store", "verify")
     assert done.returncode == 1
-    assert "its bytes differ from what was received" in done.stdout
+    assert "its bytes differ from those that were received" in done.stdout
 
 
 def test_store_gc_drops_an_answer_only_when_told_twice(repository: tuple[Path, ChatServer]) -> None:
@@ -221,21 +222,21 @@ def test_store_export_saves_what_can_be_read_and_says_what_to_do(
 ) -> None:
     rows = [{"key": f"{number:064x}", "state": "answer", "cost_pico": 1, "body": b"x" * 3000} for number in range(100)]
     write_second(tmp_path / "store", rows)
-    ledger.connect(tmp_path / "store").close()
-    path = tmp_path / "store" / ledger.FILE
+    connect(tmp_path / "store").close()
+    path = tmp_path / "store" / FILE
     data = bytearray(path.read_bytes())
     at = data.rindex(b"x" * 3000) // 4096 * 4096
     data[at : at + 12] = b"\xff" * 12
     path.write_bytes(bytes(data))
-    with ledger.opened(tmp_path / "store", readonly=True) as db:
+    with opened(tmp_path / "store", readonly=True) as db:
         assert export_answers(db, tmp_path / "out.jsonl") == 1
     assert 90 <= len((tmp_path / "out.jsonl").read_text().splitlines()) < 100
     assert "cannot be read, the first: result" in capsys.readouterr().out
     with (
         pytest.raises(ArtifactError, match=r"store export --out FILE.*move it aside"),
-        ledger.opened(tmp_path / "store", readonly=True) as db,
+        opened(tmp_path / "store", readonly=True) as db,
     ):
-        list(ledger.iterate_answers(db))
+        list(iterate_answers(db))
 
 
 def test_a_full_disk_behind_the_output_is_one_message() -> None:
@@ -251,7 +252,13 @@ def test_a_full_disk_behind_the_output_is_one_message() -> None:
 
 
 def test_a_full_disk_behind_what_people_read_changes_no_exit_code() -> None:
-    code = "import sys; from pipeline.core.errors import InputError; from pipeline.core.process.exit_codes import guarded\ndef work(): raise InputError('no')\nsys.exit(guarded(work))"
+    code = """
+import sys
+from pipeline.core.errors import InputError
+from pipeline.core.process.exit_codes import guarded
+def work(): raise InputError('no')
+sys.exit(guarded(work))
+"""
     with open("/dev/full", "w") as full:
         assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=full, check=False).returncode == 2
 
@@ -266,14 +273,15 @@ def test_a_full_disk_behind_what_people_read_ends_no_run(bench: Bench, monkeypat
 
 
 def test_store_gc_drops_nothing_when_a_file_is_wrong(bench: Bench) -> None:
-    bench.server.script = lambda text, _: Answer(400, body=b'{"error": {"message": "no"}}') if text == "bad" else good()
+    bench.server.script = lambda text, _: (
+        ScriptedReply(400, body=b'{"error": {"message": "no"}}') if text == "bad" else good()
+    )
     bench.ask("a", "bad")
-    with ledger.opened(bench.folder / "store") as db:
+    with opened(bench.folder / "store") as db:
         before = db.execute("SELECT count(*) FROM bodies").fetchone()
         for wrong in (bench.folder / "nowhere.jsonl", bench.build / "generate.json"):
             with pytest.raises(AerieError, match=wrong.name):
-                collect(db, 0, [str(bench.build / "responses.jsonl"), str(wrong)], really=True)
-            db.execute("DROP TABLE listed")
+                collect(db, 0, [bench.build / "responses.jsonl", wrong], really=True)
         assert db.execute("SELECT count(*) FROM bodies").fetchone() == before == (2,)
 
 

@@ -1,4 +1,4 @@
-"""Kills, signals, a second generator, a parent that dies, a full disk: over real processes."""
+"""Kills, signals, a second generator, a dead parent and a full disk, with real processes."""
 
 import dataclasses
 import json
@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
 
-from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.ledger.accounts import charged
+from pipeline.stages.generate.ledger.connection import opened
+from pipeline.stages.generate.ledger.queries import iterate_answers
 from tests.conftest import ROOT
 from tests.namespaces import mounting
-from tests.stages.generate.chat_server import Answer, good
+from tests.stages.generate.chat_server import ScriptedReply, good
 from tests.stages.generate.conftest import Bench
 from tests.waiting import PATIENCE, alive, until
 
@@ -53,11 +56,15 @@ def wait_for_line(process: "subprocess.Popen[str]", words: str) -> None:
     assert found.is_set(), f"it ended without a word of {words!r}, or goes on without"
 
 
+def _asked_or_ended(bench: Bench, before: int, child: "subprocess.Popen[str]") -> bool:
+    return len(bench.server.asked) > before or child.poll() is not None
+
+
 def test_kills_at_random_moments_lose_no_answer_and_book_no_less_than_was_billed(bench: Bench) -> None:
     chance, delays = random.Random(4), random.Random(5)
     kills = 0
 
-    def script(text: str, _nth: int) -> Answer:
+    def script(text: str, _nth: int) -> ScriptedReply:
         """The last prompt is not answered before three kills, so that no process ends by itself before."""
         return good(delay=0.02 + delays.random() * 0.05 if text != "79" or kills >= 3 else PATIENCE)
 
@@ -67,16 +74,16 @@ def test_kills_at_random_moments_lose_no_answer_and_book_no_less_than_was_billed
         before = len(bench.server.asked)
         child = start(bench)
         try:
-            until(lambda before=before, child=child: len(bench.server.asked) > before or child.poll() is not None)  # type: ignore[misc]
+            until(partial(_asked_or_ended, bench, before, child))
             child.wait(chance.random() * 0.3)
         except subprocess.TimeoutExpired:
             child.kill()
             kills += 1
         child.communicate()
-        with ledger.opened(bench.folder / "store", readonly=True) as db:
+        with opened(bench.folder / "store", readonly=True) as db:
             assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-            charged = ledger.spending(db, "real").pico / 1e12
-        assert charged >= bench.server.billed - 1e-9
+            booked = charged(db, "real").pico / 1e12
+        assert booked >= bench.server.billed - 1e-9
         assert child.returncode in (0, -signal.SIGKILL)
         if child.returncode == 0:
             break
@@ -199,7 +206,10 @@ def test_a_full_disk_is_one_clear_message_and_nothing_is_paid_again(
     bench.write(*map(str, range(300)))
     small = bench.folder / "small"
     small.mkdir()
-    script = f'mount -t tmpfs -o size=4m none {small} && AERIE_STORE={small} "$@"; code=$?; cp {small}/ledger.sqlite* {bench.folder}/ ; exit $code'
+    script = (
+        f'mount -t tmpfs -o size=4m none {small} && AERIE_STORE={small} "$@"; code=$?; '
+        f"cp {small}/ledger.sqlite* {bench.folder}/ ; exit $code"
+    )
     child = start(bench, before=mounting(script) or ())
     _, said = child.communicate(timeout=PATIENCE)
     assert child.returncode == 2
@@ -209,9 +219,9 @@ def test_a_full_disk_is_one_clear_message_and_nothing_is_paid_again(
     answers = [row["response"]["choices"][0]["message"]["content"] for row in bench.rows() if row["error"] is None]
     assert 20 < len(answers) < 300
     assert set(answers) == {"x" * 20_000}
-    with ledger.opened(bench.folder, readonly=True) as db:
+    with opened(bench.folder, readonly=True) as db:
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        assert len(list(ledger.iterate_answers(db))) == len(answers) == len(bench.server.asked)
+        assert len(list(iterate_answers(db))) == len(answers) == len(bench.server.asked)
     monkeypatch.setenv("AERIE_STORE", str(bench.folder))  # the copy, where there is room
     assert all(row["error"] is None for row in bench.run())
     assert len(bench.server.asked) == 300

@@ -1,45 +1,48 @@
 """The engine against a server that fails in every way, over real sockets."""
 
 import base64
+import dataclasses
 import json
 import resource
 import shutil
 import socket
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from pipeline.core.errors import BudgetError, ConfigError, ProviderError
-from pipeline.stages.generate.limits.limiter import Gate
+from pipeline.stages.generate.limits.limiter import Limiter
 from pipeline.stages.generate.limits.money import PICO
-from tests.stages.generate.chat_server import Answer, completion, error, good
+from tests.stages.generate.chat_server import ScriptedReply, completion, error, good
 from tests.stages.generate.conftest import Bench
+from tests.waiting import PATIENCE
 
 
-def once(failure: Answer) -> Callable[[str, int], Answer]:
+def once(failure: ScriptedReply) -> Callable[[str, int], ScriptedReply]:
     """Fail the first time that a prompt is asked, then answer."""
     return lambda _, nth: failure if nth == 0 else good()
 
 
 GOOD = json.dumps(completion()).encode()
 
-TRANSIENT: dict[str, Answer] = {
+TRANSIENT: dict[str, ScriptedReply] = {
     "http 429": error(429),
     "http 503": error(503),
     "http 502": error(502),
-    "html 520": Answer(520, body=b"<html>edge</html>"),
-    "error in a 200": Answer(body=json.dumps({"error": {"code": 502, "message": "x"}}).encode()),
-    "error in the choice": Answer(
+    "html 520": ScriptedReply(520, body=b"<html>edge</html>"),
+    "error in a 200": ScriptedReply(body=json.dumps({"error": {"code": 502, "message": "x"}}).encode()),
+    "error in the choice": ScriptedReply(
         body=json.dumps(
             {**completion(), "choices": [{"finish_reason": "error", "message": {"content": "It is"}}]}
         ).encode()
     ),
-    "dropped": Answer(drop=True),
-    "cut short": Answer(body=GOOD, cut=50),
-    "white space only": Answer(body=b"   \n  "),
-    "not JSON": Answer(body=b'{"choices": ['),
-    "no choices": Answer(body=json.dumps({**completion(), "choices": []}).encode()),
+    "dropped": ScriptedReply(drop=True),
+    "cut short": ScriptedReply(body=GOOD, cut=50),
+    "white space only": ScriptedReply(body=b"   \n  "),
+    "not JSON": ScriptedReply(body=b'{"choices": ['),
+    "no choices": ScriptedReply(body=json.dumps({**completion(), "choices": []}).encode()),
     "in-flight budget": error(402, limit_source="openrouter_in_flight_budget", headers={"Retry-After": "0"}),
 }
 
@@ -55,7 +58,7 @@ def test_what_passes_is_asked_again(bench: Bench, name: str) -> None:
 
 @pytest.mark.parametrize("before", [[b" ", b"\n", b" \n"], [b": PROCESSING\n\n", b": PROCESSING\n\n"]])
 def test_keep_alive_bytes_before_an_answer_are_not_in_the_row(bench: Bench, before: list[bytes]) -> None:
-    bench.server.script = lambda *_: Answer(body=GOOD, before=before)
+    bench.server.script = lambda *_: ScriptedReply(body=GOOD, before=before)
     (row,) = bench.ask("a")
     assert row["response"] == completion()
     assert row["attempts"] == 1
@@ -63,7 +66,7 @@ def test_keep_alive_bytes_before_an_answer_are_not_in_the_row(bench: Bench, befo
 
 def test_keep_alive_bytes_for_ever_end_at_the_total_deadline(bench: Bench) -> None:
     bench.provider = {"timeout": {"read": 30, "total": 2}, "retry": {"repay": 0}}
-    bench.server.script = lambda text, _: Answer(trickle=b" ") if text == "slow" else good()
+    bench.server.script = lambda text, _: ScriptedReply(trickle=b" ") if text == "slow" else good()
     slow, quick = bench.ask("slow", "quick")
     assert slow["error"]["kind"] == "deadline"
     assert quick["error"] is None
@@ -91,7 +94,7 @@ def test_a_server_that_is_not_there_costs_nothing(bench: Bench) -> None:
 
 
 def test_a_lost_answer_stays_booked_with_the_most_that_it_can_have_cost(bench: Bench) -> None:
-    bench.server.script = lambda *_: Answer(drop=True, billed=0.0001)
+    bench.server.script = lambda *_: ScriptedReply(drop=True, billed=0.0001)
     (row,) = bench.ask("a")
     assert row["error"]["kind"] == "disconnected"
     assert len(bench.server.asked) == 2  # repay: 1
@@ -106,7 +109,7 @@ def test_a_partial_answer_is_counted_with_its_cost_and_kept(bench: Bench) -> Non
             {"finish_reason": "error", "error": {"message": "ended early"}, "message": {"content": "It is 7 deg"}}
         ],
     }
-    bench.server.script = lambda *_: Answer(body=json.dumps(torn).encode(), billed=0.00002)
+    bench.server.script = lambda *_: ScriptedReply(body=json.dumps(torn).encode(), billed=0.00002)
     (row,) = bench.ask("a")
     assert row["error"]["kind"] == "provider_error"
     assert "partial text" in row["error"]["message"]
@@ -122,7 +125,7 @@ def test_a_partial_answer_is_counted_with_its_cost_and_kept(bench: Bench) -> Non
         (error(402, reason="weight_exceeds_budget"), "weight_exceeds_budget"),
     ],
 )
-def test_a_refusal_of_one_row_leaves_the_others_alone(bench: Bench, failure: Answer, kind: str) -> None:
+def test_a_refusal_of_one_row_leaves_the_others_alone(bench: Bench, failure: ScriptedReply, kind: str) -> None:
     bench.server.script = lambda text, _: failure if text == "bad" else good()
     rows = bench.ask("x", "bad", "y")
     assert [row["error"] and row["error"]["kind"] for row in rows] == [None, kind, None]
@@ -130,7 +133,7 @@ def test_a_refusal_of_one_row_leaves_the_others_alone(bench: Bench, failure: Ans
 
 
 @pytest.mark.parametrize("failure", [error(401, "no such key"), error(404, "no endpoints"), error(403, "forbidden")])
-def test_a_refusal_of_everything_stops_the_run_with_the_servers_words(bench: Bench, failure: Answer) -> None:
+def test_a_refusal_of_everything_stops_the_run_with_the_servers_words(bench: Bench, failure: ScriptedReply) -> None:
     bench.provider = {"concurrency": 1}
     bench.server.script = lambda text, _: good() if text == "first" else failure
     with pytest.raises(ProviderError, match=str(json.loads(failure.body)["error"]["message"])):
@@ -176,12 +179,12 @@ def test_a_server_that_recovers_is_used_again_in_full(bench: Bench) -> None:
 def test_retry_after_holds_for_all_and_nobody_comes_early(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
-    async def sleep(gate: Gate, seconds: float) -> None:
+    async def sleep(limiter: Limiter, seconds: float) -> None:
         waits.append(seconds)
-        await whole(gate, seconds)
+        await whole(limiter, seconds)
 
-    whole = Gate.sleep
-    monkeypatch.setattr(Gate, "sleep", sleep)
+    whole = Limiter.sleep
+    monkeypatch.setattr(Limiter, "sleep", sleep)
     bench.provider = {"concurrency": 30}
     bench.server.script = lambda _, nth: error(429, headers={"Retry-After": "1"}) if nth == 0 else good()
     rows = bench.ask(*map(str, range(30)))
@@ -192,18 +195,29 @@ def test_retry_after_holds_for_all_and_nobody_comes_early(bench: Bench, monkeypa
     assert max(asked_to_wait) - min(asked_to_wait) > 0.05
 
 
-def test_too_much_in_flight_lowers_the_concurrency(bench: Bench) -> None:
-    bench.provider = {"concurrency": 32}
+def test_too_much_in_flight_lowers_the_concurrency(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server takes 8 requests at a time, and answers none of them before the client sends no more than that.
 
-    def script(_text: str, _nth: int) -> Answer:
+    `test_limiter` shows in virtual time how few requests are refused meanwhile.
+    """
+    lowered, overloaded = threading.Event(), Limiter.overloaded
+
+    def observed(limiter: Limiter) -> None:
+        overloaded(limiter)
+        if limiter.limit <= 8:
+            lowered.set()
+
+    def script(_text: str, _nth: int) -> ScriptedReply:
         if bench.server.in_flight > 8:
             return error(402, limit_source="openrouter_in_flight_budget", headers={"Retry-After": "0"})
-        return good(delay=0.02)
+        return dataclasses.replace(good(), hold=lowered)
 
+    monkeypatch.setattr(Limiter, "overloaded", observed)
+    bench.provider = {"concurrency": 32, "retry": {"patience": PATIENCE}}
     bench.server.script = script
     rows = bench.ask(*map(str, range(200)))
+    assert lowered.is_set()
     assert all(row["error"] is None for row in rows)
-    assert len(bench.server.asked) < 600
 
 
 def test_the_last_prompt_waits_in_plain_sight_and_its_patience_says_for_what(
@@ -216,7 +230,7 @@ def test_the_last_prompt_waits_in_plain_sight_and_its_patience_says_for_what(
     )
     waits = "1 wait to be asked again, the last for HTTP 429: slow down"
     with pytest.raises(
-        ProviderError, match=rf"no answer for 2\.4 s \(provider\.retry\.patience\); {waits}; what was answered"
+        ProviderError, match=rf"no answer for 2\.4 s \(provider\.retry\.patience\); {waits}; all answers so far"
     ):
         bench.ask("a", "b")
     assert f"in flight | {waits}" in capfd.readouterr().err
@@ -227,7 +241,7 @@ SURROGATE = GOOD.replace(b"Seven.", rb"Smile \ud83d and go.")
 
 @pytest.mark.parametrize("raw", [SURROGATE, GOOD.replace(b"Seven.", b"\xff\xfe")])
 def test_text_that_is_no_unicode_is_kept_byte_for_byte_and_harms_no_other_row(bench: Bench, raw: bytes) -> None:
-    bench.server.script = lambda text, _: Answer(body=raw) if text == "odd" else good()
+    bench.server.script = lambda text, _: ScriptedReply(body=raw) if text == "odd" else good()
     rows = bench.ask("a", "odd", "b")
     assert [row["error"] and row["error"]["kind"] for row in rows] == [None, "text_not_utf8", None]
     assert rows[1]["response"] is None
@@ -241,7 +255,7 @@ def test_text_that_is_no_unicode_is_kept_byte_for_byte_and_harms_no_other_row(be
 
 def test_the_bodys_own_text_is_kept_number_forms_spaces_escapes_and_repeated_keys(bench: Bench) -> None:
     odd = GOOD.replace(b'"id": "gen-1"', b'"id" :  "gen-1", "x": 10.0, "x": 1e1, "y": "a\\/b \\u00e9"')
-    bench.server.script = lambda *_: Answer(body=odd)
+    bench.server.script = lambda *_: ScriptedReply(body=odd)
     bench.ask("a")
     assert odd in (bench.build / "responses.jsonl").read_bytes()
 
@@ -249,7 +263,7 @@ def test_the_bodys_own_text_is_kept_number_forms_spaces_escapes_and_repeated_key
 def test_line_breaks_and_control_characters_keep_one_line_a_row(bench: Bench) -> None:
     text = "\ufeffA\u0000B\u2028C\u0085D\u000bE"
     pretty = json.dumps(completion(text), indent=2, ensure_ascii=False).encode()
-    bench.server.script = lambda *_: Answer(body=pretty)
+    bench.server.script = lambda *_: ScriptedReply(body=pretty)
     rows = bench.ask("a", "b")
     assert len(rows) == 2
     assert rows[0]["response"]["choices"][0]["message"]["content"] == text

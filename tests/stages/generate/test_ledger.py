@@ -1,4 +1,4 @@
-"""The ledger's file: older versions brought up to date, and what holds a slot until the disk has it."""
+"""The ledger's file: upgrades of older versions, and writes that reach the disk."""
 
 import dataclasses
 import hashlib
@@ -10,14 +10,25 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import ArtifactError, BusyError
-from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.ledger.accounts import charged
+from pipeline.stages.generate.ledger.connection import FILE, connect, opened
 from pipeline.stages.generate.ledger.lock import only_writer
-from pipeline.stages.generate.ledger.writer import Writer
-from tests.stages.generate.chat_server import Answer, completion, good
+from pipeline.stages.generate.ledger.queries import (
+    iterate_answers,
+    latest_attempts,
+    next_request_id,
+    next_result_id,
+    settled_keys,
+)
+from pipeline.stages.generate.ledger.records import Settlement
+from pipeline.stages.generate.ledger.statements import settle_orphans
+from pipeline.stages.generate.ledger.writer import QueuedWrite, Writer
+from tests.stages.generate.chat_server import ScriptedReply, completion, good
 from tests.stages.generate.conftest import Bench
 
 SECOND = """
-CREATE TABLE runs(id INTEGER PRIMARY KEY, dataset TEXT NOT NULL, provider TEXT NOT NULL, started_at REAL NOT NULL, ended_at REAL);
+CREATE TABLE runs(
+  id INTEGER PRIMARY KEY, dataset TEXT NOT NULL, provider TEXT NOT NULL, started_at REAL NOT NULL, ended_at REAL);
 CREATE TABLE attempts(
   id INTEGER PRIMARY KEY, key TEXT NOT NULL, dataset TEXT NOT NULL, purse TEXT NOT NULL, run INTEGER NOT NULL,
   state TEXT NOT NULL CHECK(state IN ('sent', 'answer', 'failed', 'uncertain', 'restored')),
@@ -29,7 +40,9 @@ CREATE TABLE attempts(
 CREATE INDEX attempts_by_key ON attempts(key, id);
 CREATE TABLE bodies(attempt INTEGER PRIMARY KEY, sha256 BLOB NOT NULL, body BLOB NOT NULL);
 CREATE TABLE answers(key TEXT PRIMARY KEY, attempt INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE projections(path TEXT PRIMARY KEY, plan TEXT NOT NULL, stat TEXT NOT NULL, sha256 TEXT NOT NULL, summary BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE projections(
+  path TEXT PRIMARY KEY, plan TEXT NOT NULL, stat TEXT NOT NULL, sha256 TEXT NOT NULL, summary BLOB NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE endpoints(server TEXT PRIMARY KEY, document BLOB NOT NULL, fetched_at REAL NOT NULL) WITHOUT ROWID;
 PRAGMA user_version=2;
 """
@@ -39,7 +52,7 @@ PRAGMA user_version=2;
 def write_second(folder: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Write a ledger of version 2 with those attempts; give them as the ledger shows them."""
     folder.mkdir(parents=True)
-    with sqlite3.connect(folder / ledger.FILE) as db:
+    with sqlite3.connect(folder / FILE) as db:
         db.executescript(SECOND)
         for number, row in enumerate(rows, 1):
             full = {
@@ -101,29 +114,29 @@ def test_an_older_ledger_is_brought_up_to_date_and_keeps_every_row(
     folder = tmp_path / "store"
     before = write_second(folder, ROWS)
     if version == 1:
-        with sqlite3.connect(folder / ledger.FILE) as db:
+        with sqlite3.connect(folder / FILE) as db:
             db.executescript("ALTER TABLE attempts DROP COLUMN generation; PRAGMA user_version=1;")
         before = [{**row, "generation": None} for row in before]
-    with ledger.opened(folder, readonly=readonly) as db:
+    with opened(folder, readonly=readonly) as db:
         cursor = db.execute("SELECT * FROM attempts ORDER BY id")
         names = [column[0] for column in cursor.description]
         after = [{**dict(zip(names, row, strict=True)), "result": None} for row in cursor]
         assert after == [
             {**row, "state": "dropped" if row["key"] == "e" else row["state"], "result": None} for row in before
         ]
-        assert ledger.settled(db, ["a", "b", "c", "d", "e"]) == {"a": 2, "c": 4}
-        assert [(key, body) for key, _, body in ledger.iterate_answers(db)] == [("a", b"{}"), ("c", b"[]")]
-        assert ledger.spending(db, "real").pico == 35
-        found = ledger.outcomes(db, ["a", "b", "c", "d", "e"])
+        assert settled_keys(db, ["a", "b", "c", "d", "e"]) == {"a": 2, "c": 4}
+        assert [(key, body) for key, _, body in iterate_answers(db)] == [("a", b"{}"), ("c", b"[]")]
+        assert charged(db, "real").pico == 35
+        found = latest_attempts(db, ["a", "b", "c", "d", "e"])
         assert {key: (one.state, one.requests, one.cost_pico, one.body) for key, one in found.items()} == {
             "a": ("answer", 2, 7, b"{}"),
             "b": ("sent", 1, 0, None),
             "c": ("restored", 4, 0, b"[]"),
             "d": ("uncertain", 1, 0, None),
         }
-        assert ledger.settle_orphans(db) == 1
+        assert settle_orphans(db) == 1
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-        assert (ledger.next_attempt(db), ledger.next_result(db)) == (7, 8)
+        assert (next_request_id(db), next_result_id(db)) == (7, 8)
 
 
 def test_a_generator_goes_on_with_an_older_ledger_and_pays_nothing_again(bench: Bench) -> None:
@@ -162,29 +175,29 @@ def test_an_older_ledger_in_use_is_left_alone(tmp_path: Path) -> None:
         only_writer(tmp_path / "store", wait=False, say=print),
         pytest.raises(BusyError, match="schema 2, this code reads 3 and cannot bring it up to date now"),
     ):
-        ledger.connect(tmp_path / "store", readonly=True)
+        connect(tmp_path / "store", readonly=True)
 
 
 def test_a_ledger_of_a_later_version_is_refused(tmp_path: Path) -> None:
     write_second(tmp_path / "store", [])
-    with sqlite3.connect(tmp_path / "store" / ledger.FILE) as db:
+    with sqlite3.connect(tmp_path / "store" / FILE) as db:
         db.execute("PRAGMA user_version=9")
     with pytest.raises(ArtifactError, match="schema 9, this code reads 3"):
-        ledger.connect(tmp_path / "store")
+        connect(tmp_path / "store")
 
 
 def test_a_turn_lasts_until_the_outcome_is_on_the_disk(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So no more requests can be sent again after a kill than may be in flight: here the disk takes no outcome, and nobody sends past the limit."""
+    """So a kill loses at most the requests that may be in flight: while the disk takes no outcome, none is sent."""
     at_once, release, commit = 16, threading.Event(), Writer._commit
 
-    def held(writer: Writer, batch: list[Any]) -> None:
-        if any(what == "result" for what, _, _ in batch) and not release.is_set():
+    def held(writer: Writer, batch: list[QueuedWrite]) -> None:
+        if any(isinstance(item.record, Settlement) for item in batch) and not release.is_set():
             threading.Timer(0.3, release.set).start()  # long after the others have been answered
             release.wait()
             asked.append(len(bench.server.asked))
         commit(writer, batch)
 
-    def script(_text: str, _nth: int) -> Answer:
+    def script(_text: str, _nth: int) -> ScriptedReply:
         """Answer the first when all that may be in flight have been asked."""
         if len(bench.server.asked) == at_once - 1:
             all_asked.set()
@@ -201,15 +214,15 @@ def test_a_turn_lasts_until_the_outcome_is_on_the_disk(bench: Bench, monkeypatch
 
 
 def test_a_disk_too_full_for_notes_still_gives_the_answers(bench: Bench) -> None:
-    """When a run ended and which files it wrote only spare a later run some work: what is paid for is written out without them."""
+    """The notes on runs and written files only save a later run some work; paid answers are written without them."""
     bench.ask("a")
-    with ledger.opened(bench.folder / "store") as db:
+    with opened(bench.folder / "store") as db:
         for event in ("UPDATE OF ended_at ON runs", "INSERT ON projections"):
             db.execute(
                 f"CREATE TRIGGER \"full {event}\" BEFORE {event} BEGIN SELECT json('['); END"
             )  # an OperationalError, as a full disk is
     assert [row["error"] for row in bench.ask("a", "b")] == [None, None]
-    with ledger.opened(bench.folder / "store") as db:
+    with opened(bench.folder / "store") as db:
         assert db.execute("SELECT count(*) FROM runs WHERE ended_at IS NULL").fetchone() == (1,)
         for event in ("UPDATE OF ended_at ON runs", "INSERT ON projections"):
             db.execute(f'DROP TRIGGER "full {event}"')

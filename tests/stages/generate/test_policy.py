@@ -1,4 +1,4 @@
-"""Who may answer, and at which price: the endpoint list against the policy."""
+"""The list of endpoints against the policy: who may answer, and at which price."""
 
 from typing import Any, NamedTuple
 

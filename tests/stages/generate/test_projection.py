@@ -1,4 +1,4 @@
-"""responses.jsonl out of the ledger and back into another one, without a byte lost."""
+"""responses.jsonl written from the ledger and taken into another one, without losing a byte."""
 
 import json
 import shutil
@@ -10,20 +10,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.stages.generate.ledger.ledger import Attempt
-from pipeline.stages.generate.ledger.restore import body_of, keys_of
+from pipeline.stages.generate.ledger.connection import empty
+from pipeline.stages.generate.ledger.records import LatestAttempt
+from pipeline.stages.generate.ledger.restore import body_of, restorable_keys
 from pipeline.stages.generate.output.projection import line
 from pipeline.stages.generate.provider.classify import payload
-from pipeline.stages.generate.requests.request import Asker
+from pipeline.stages.generate.requests.request import RequestBuilder
 from pipeline.stages.generate.requests.survey import survey
-from tests.stages.generate.chat_server import Answer, completion, good
+from tests.stages.generate.chat_server import ScriptedReply, completion, good
 from tests.stages.generate.conftest import Bench
 
 KEY = "0" * 64
 
 
-def attempt(body: bytes, state: str = "answer") -> Attempt:
-    return Attempt(1, state, "ok", None, "Alpha", "m", None, body, 1, 5, 0, 0)
+def attempt(body: bytes, state: str = "answer") -> LatestAttempt:
+    return LatestAttempt(
+        id=1,
+        state=state,
+        kind="ok",
+        message=None,
+        provider="Alpha",
+        model="m",
+        policy=None,
+        body=body,
+        requests=1,
+        cost_pico=5,
+        uncertain=0,
+        uncertain_pico=0,
+    )
 
 
 json_values = st.recursive(
@@ -81,7 +95,7 @@ def test_a_line_of_another_program_gives_nothing(text: bytes) -> None:
 
 def test_a_fresh_clone_takes_the_answers_from_the_file_and_pays_nothing(bench: Bench) -> None:
     bench.server.script = lambda text, _: (
-        Answer(400, body=b'{"error": {"message": "no"}}') if text == "bad" else good(text)
+        ScriptedReply(400, body=b'{"error": {"message": "no"}}') if text == "bad" else good(text)
     )
     bench.ask("a", "bad", "b")
     before = {path.name: path.read_bytes() for path in bench.build.iterdir()}
@@ -94,14 +108,15 @@ def test_a_fresh_clone_takes_the_answers_from_the_file_and_pays_nothing(bench: B
 
 def test_a_plan_counts_what_generate_will_take_from_the_file(bench: Bench) -> None:
     bench.server.script = lambda text, _: (
-        Answer(400, body=b'{"error": {"message": "no"}}') if text == "bad" else good(text)
+        ScriptedReply(400, body=b'{"error": {"message": "no"}}') if text == "bad" else good(text)
     )
     rows = bench.ask("a", "bad", "b")
-    keys = keys_of(bench.build / "responses.jsonl")
+    keys = restorable_keys(bench.build / "responses.jsonl")
     assert keys == {rows[0]["key"], rows[2]["key"]}
     config = bench.config()
-    asker = Asker(config.sampling, config.provider, send_tools=config.send_tools, identity=None)
-    found = survey(bench.build / "prompts.jsonl", asker, None, 100, elsewhere=keys)
+    builder = RequestBuilder(config.sampling, config.provider, send_tools=config.send_tools, identity=None)
+    with empty() as nothing:
+        found = survey(bench.build / "prompts.jsonl", builder, nothing, elsewhere=keys)
     assert (found.prompts, found.cached, found.new) == (3, 2, 1)
 
 
@@ -135,7 +150,7 @@ def test_figures_that_cannot_be_are_told_and_do_not_cost_the_answer(
     said = capfd.readouterr().err
     assert "took 2 answers" in said
     if name != "usage":
-        assert f"1 figures in it cannot be, and count as unknown; the first: {path}:1: {name}" in said
+        assert f"1 figures in it are impossible, and count as unknown; the first: {path}:1: {name}" in said
 
 
 @pytest.mark.parametrize(
@@ -166,7 +181,9 @@ def test_a_ledger_that_was_deleted_opens_no_spent_budget(bench: Bench) -> None:
 
 def test_failures_that_were_paid_for_count_after_the_ledger_was_deleted(bench: Bench) -> None:
     bench.provider = {"retry": {"repay": 0}}
-    bench.server.script = lambda *_: Answer(body=json.dumps({**completion(), "choices": []}).encode(), billed=0.00002)
+    bench.server.script = lambda *_: ScriptedReply(
+        body=json.dumps({**completion(), "choices": []}).encode(), billed=0.00002
+    )
     for _ in range(2):
         bench.ask("a")
         shutil.rmtree(bench.folder / "store")

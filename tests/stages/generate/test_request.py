@@ -1,4 +1,4 @@
-"""What decides an answer is in its key, and nothing else is."""
+"""An answer's key holds everything that decides the answer, and nothing else."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.stages.generate.config import ProviderSection, SamplingSection
-from pipeline.stages.generate.requests.request import Asker
+from pipeline.stages.generate.requests.request import RequestBuilder
 
 MESSAGES = [{"role": "user", "content": "x"}]
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -24,7 +24,7 @@ def key(
         {"kind": "openrouter", "base_url": "http://a/v1", "model": "m", **(provider or {})}
     )
     chosen = SamplingSection.model_validate({"temperature": 1, "top_p": 1, "max_tokens": 10, **(sampling or {})})
-    return Asker(chosen, section, send_tools=send_tools, identity=identity).key(MESSAGES, tools)
+    return RequestBuilder(chosen, section, send_tools=send_tools, identity=identity).key(MESSAGES, tools)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Whether and when a prompt is asked again, as a table."""
+"""The decision to ask a prompt again, as a table."""
 
 from typing import NamedTuple
 

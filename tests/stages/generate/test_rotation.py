@@ -1,4 +1,4 @@
-"""Which providers a request names, as time goes by; and the engine that goes by it."""
+"""The providers that a request names over time, and the engine that uses them."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from pipeline.stages.generate.config import ProviderSection
 from pipeline.stages.generate.provider.policy import admit, parse_endpoints
 from pipeline.stages.generate.provider.rotation import Rotation
-from tests.stages.generate.chat_server import ENDPOINT, Answer, completion, error, good
+from tests.stages.generate.chat_server import ENDPOINT, ScriptedReply, completion, error, good
 from tests.stages.generate.conftest import Bench
 
 TWO = [ENDPOINT, {**ENDPOINT, "provider_name": "Beta AI", "tag": "beta/int4"}]
@@ -59,16 +59,16 @@ def test_who_gave_this_prompt_nothing_is_left_out_for_it() -> None:
     found = rotation()
     assert only(found, 0, "Alpha") == ["beta/int4"]
     assert only(found, 0) == ["alpha", "beta/int4"]
-    assert found.leaves(["Alpha"])
-    assert not found.leaves(["Alpha", "Beta AI"])
-    assert not found.leaves([None])
+    assert found.has_others(["Alpha"])
+    assert not found.has_others(["Alpha", "Beta AI"])
+    assert not found.has_others([None])
 
 
 def test_a_server_without_providers_has_no_other() -> None:
     admission = admit([], OPENROUTER, needs=frozenset(), max_tokens=10)
     found = Rotation({"model": "m"}, admission)
     assert found.cool("m", 20, now=0) == 20
-    assert not found.leaves(["m"])
+    assert not found.has_others(["m"])
     assert json.loads(found.tail((), 0)) == {"model": "m"}
 
 
@@ -77,7 +77,7 @@ def test_the_others_take_the_requests_of_a_provider_that_is_full(bench: Bench, s
     bench.server.endpoints = TWO
     bench.provider = {"concurrency": 1}
 
-    def script(text: str, nth: int) -> Answer:
+    def script(text: str, nth: int) -> ScriptedReply:
         if text == "b" and nth == 0:
             return error(status, provider_name="Alpha", headers={"Retry-After": "2"})
         return good(provider="Beta AI", delay=2.1 if text == "d" else 0)
@@ -110,7 +110,7 @@ def test_nothing_twice_from_one_provider_goes_to_another(bench: Bench) -> None:
         "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": ""}}],
     }
     bench.server.script = lambda _, nth: (
-        Answer(body=json.dumps(empty).encode()) if nth < 2 else good(provider="Beta AI")
+        ScriptedReply(body=json.dumps(empty).encode()) if nth < 2 else good(provider="Beta AI")
     )
     (row,) = bench.ask("a")
     assert row["error"] is None
@@ -123,7 +123,7 @@ def test_nothing_twice_from_the_only_provider_is_the_end(bench: Bench) -> None:
         **completion("", tokens=0),
         "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": ""}}],
     }
-    bench.server.script = lambda *_: Answer(body=json.dumps(empty).encode())
+    bench.server.script = lambda *_: ScriptedReply(body=json.dumps(empty).encode())
     (row,) = bench.ask("a")
     assert row["error"]["kind"] == "empty_zero_tokens"
     assert len(bench.server.asked) == 2

@@ -1,4 +1,4 @@
-"""What a lost answer cost, asked for afterwards."""
+"""The cost of a lost answer, asked for afterwards."""
 
 import contextlib
 import os
@@ -14,10 +14,11 @@ import pytest
 from pipeline.core.errors import ProviderError
 from pipeline.core.http import Reply
 from pipeline.stages.generate.config import ProviderSection
-from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.ledger.connection import FILE, opened
+from pipeline.stages.generate.ledger.statements import settle_orphans
 from pipeline.stages.generate.limits.money import PICO
-from pipeline.stages.generate.provider.settling import Settled, bill_of, settle
-from tests.stages.generate.chat_server import Answer, good
+from pipeline.stages.generate.provider.settling import SettlingReport, bill_of, settle_uncertain
+from tests.stages.generate.chat_server import ScriptedReply, good
 from tests.stages.generate.conftest import Bench
 from tests.waiting import until
 
@@ -31,14 +32,14 @@ BILL = {
 }
 
 
-def cut(generation: str | None = "gen-7") -> Answer:
+def cut(generation: str | None = "gen-7") -> ScriptedReply:
     answer = good()
-    return Answer(body=answer.body, cut=40, headers={"X-Generation-Id": generation} if generation else {})
+    return ScriptedReply(body=answer.body, cut=40, headers={"X-Generation-Id": generation} if generation else {})
 
 
-def settled(bench: Bench) -> Settled:
-    with ledger.opened(bench.folder / "store") as db:
-        return settle(db, bench.config().provider)
+def settled(bench: Bench) -> SettlingReport:
+    with opened(bench.folder / "store") as db:
+        return settle_uncertain(db, bench.config().provider)
 
 
 def test_a_body_cut_short_is_booked_with_what_it_cost(bench: Bench) -> None:
@@ -72,7 +73,12 @@ def test_a_body_cut_short_is_booked_with_what_it_cost(bench: Bench) -> None:
 
 def test_what_cannot_be_known_stays_as_it_is_and_is_counted(bench: Bench) -> None:
     bench.provider = {"retry": {"repay": 0}, "concurrency": 1}
-    answers = {"dropped": Answer(drop=True), "anonymous": cut(None), "forgotten": cut("gen-8"), "odd": cut("gen-9")}
+    answers = {
+        "dropped": ScriptedReply(drop=True),
+        "anonymous": cut(None),
+        "forgotten": cut("gen-8"),
+        "odd": cut("gen-9"),
+    }
     bench.server.script = lambda text, _: answers[text]
     bench.ask(*answers)
     before = bench.attempts()
@@ -84,7 +90,7 @@ def test_what_cannot_be_known_stays_as_it_is_and_is_counted(bench: Bench) -> Non
 
 
 def test_an_answer_that_states_no_cost_gets_one(bench: Bench) -> None:
-    bench.server.script = lambda *_: Answer(body=good(cost=None).body, headers={"X-Generation-Id": "gen-7"})
+    bench.server.script = lambda *_: ScriptedReply(body=good(cost=None).body, headers={"X-Generation-Id": "gen-7"})
     bench.ask("a")
     assert bench.summary()["uncertain_requests"] == 1
     bench.server.generations = {"gen-7": BILL}
@@ -97,7 +103,7 @@ def test_an_answer_that_states_no_cost_gets_one(bench: Bench) -> None:
 
 def test_an_id_is_on_the_disk_while_its_body_is_still_awaited(bench: Bench) -> None:
     """Killed between the headers and the body, as by a power cut: the id is known all the same."""
-    bench.server.script = lambda *_: Answer(trickle=b" ", headers={"X-Generation-Id": "gen-7"})
+    bench.server.script = lambda *_: ScriptedReply(trickle=b" ", headers={"X-Generation-Id": "gen-7"})
     bench.write("a")
     command = [
         sys.executable,
@@ -111,12 +117,12 @@ def test_an_id_is_on_the_disk_while_its_body_is_still_awaited(bench: Bench) -> N
     child = subprocess.Popen(
         command, stderr=subprocess.DEVNULL, env={**os.environ, "AERIE_STORE": str(bench.folder / "store")}
     )
-    until(lambda: len(bench.server.asked) == 1 and bool(_noted(bench.folder / "store" / ledger.FILE)))
+    until(lambda: len(bench.server.asked) == 1 and bool(_noted(bench.folder / "store" / FILE)))
     child.send_signal(signal.SIGKILL)
     child.wait()
     bench.server.generations = {"gen-7": BILL}
-    with ledger.opened(bench.folder / "store") as db:
-        assert ledger.settle_orphans(db) == 1
+    with opened(bench.folder / "store") as db:
+        assert settle_orphans(db) == 1
     assert settled(bench).settled == 1
 
 
@@ -127,8 +133,8 @@ def _noted(path: Path) -> list[Any]:
 
 def test_only_openrouter_can_be_asked(bench: Bench) -> None:
     bench.ask("a")
-    with ledger.opened(bench.folder / "store") as db, pytest.raises(ProviderError, match="only OpenRouter"):
-        settle(db, ProviderSection(kind="openai", model="m", base_url=bench.server.url))
+    with opened(bench.folder / "store") as db, pytest.raises(ProviderError, match="only OpenRouter"):
+        settle_uncertain(db, ProviderSection(kind="openai", model="m", base_url=bench.server.url))
 
 
 def test_a_refused_key_ends_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

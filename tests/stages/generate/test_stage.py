@@ -7,7 +7,7 @@ from rich.console import Console
 
 from pipeline.commands.store import collect, stats
 from pipeline.core.errors import BudgetError, ProviderError
-from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.ledger.connection import opened
 from tests.stages.generate.chat_server import error, good
 from tests.stages.generate.conftest import Bench
 
@@ -85,7 +85,7 @@ def test_an_answer_that_was_dropped_from_the_ledger_is_not_shown_as_one_while_it
     bench: Bench,
 ) -> None:
     bench.ask("a", "b")
-    with ledger.opened(bench.folder / "store") as db:
+    with opened(bench.folder / "store") as db:
         collect(db, 0, [], really=True)
     bench.dataset_budget = {"usd": 0.0}
     assert [row["error"]["kind"] for row in bench.run()] == ["not_asked", "not_asked"]
@@ -109,10 +109,11 @@ def test_the_stores_table_counts_what_was_sent_and_fits_80_columns(bench: Bench)
     bench.dataset = "a_dataset_with_quite_a_long_name"
     bench.server.script = lambda text, _: error(400) if text == "bad" else good()
     bench.ask("a", "b", "bad")
-    with ledger.opened(bench.folder / "store") as db:
+    with opened(bench.folder / "store") as db:
         db.execute("INSERT INTO requests VALUES(100, 'k', ?, 'real', 1, 7, 7, 0)", (bench.dataset,))
         db.execute(
-            "INSERT INTO results(attempt, state, charge_pico, charge_tokens, kind) VALUES(100, 'failed', 0, 0, 'unsent')"
+            """INSERT INTO results(attempt, state, charge_pico, charge_tokens, kind)
+            VALUES(100, 'failed', 0, 0, 'unsent')"""
         )
         console = Console(file=io.StringIO(), width=80)
         console.print(stats(db, bench.folder / "store"))

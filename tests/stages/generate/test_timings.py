@@ -1,4 +1,4 @@
-"""timings.jsonl and timings.json: what is the clock's, and nothing else's."""
+"""timings.jsonl and timings.json: the only files that depend on the clock."""
 
 import io
 import json

@@ -1,4 +1,7 @@
-"""responses.jsonl back into a ledger: what another clone paid for, or this one before its ledger was lost."""
+"""Take the answers of a responses.jsonl into the ledger.
+
+The file comes from another clone, or from this one before its ledger was lost.
+"""
 
 import base64
 import hashlib
@@ -14,7 +17,10 @@ import orjson
 from pipeline.core.files.jsonl import read_lines
 from pipeline.formats.schema.timings import Timing
 from pipeline.model.conversation import show
-from pipeline.stages.generate.ledger.ledger import asked_before, next_attempt, next_result, settled
+from pipeline.stages.generate.ledger.connection import transaction
+from pipeline.stages.generate.ledger.queries import asked_keys, next_request_id, next_result_id, settled_keys
+from pipeline.stages.generate.ledger.records import BodyRecord, RequestRecord, ResultRecord
+from pipeline.stages.generate.ledger.statements import insert_bodies, insert_requests, insert_results
 from pipeline.stages.generate.limits.money import amount, billed_tokens, to_pico
 from pipeline.stages.generate.output.projection import RESPONSE, object_of
 from pipeline.stages.generate.output.timing import read_timings
@@ -22,66 +28,90 @@ from pipeline.stages.generate.provider.classify import is_spoilt
 from pipeline.stages.generate.provider.policy import mapping
 from pipeline.stages.generate.requests.prompt_source import CHUNK
 
-_REQUEST = "INSERT INTO requests(id, key, dataset, purse, run, most_pico, most_tokens) VALUES(?, ?, ?, ?, 0, ?, ?)"
-_RESULT = """INSERT INTO results(id, attempt, state, charge_pico, charge_tokens, kind, message, sent_at, seconds, requests, cost_pico, prompt_tokens, completion_tokens, provider, model, policy)
-VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-_BODY = "INSERT INTO bodies(id, sha256, body) VALUES(?, ?, ?)"
 _MOST_REQUESTS = 1_000_000
-"""Requests that one prompt can have taken; a line that says more is wrong."""
+"""Most requests that one prompt can have taken; a line with more is wrong."""
+
+_PURSE_PREFIX = "restored "
+
+
+class Account(NamedTuple):
+    """The dataset and the purse under which an answer counts."""
+
+    dataset: str
+    purse: str
+
+    @classmethod
+    def restored(cls, dataset: str, purse: str) -> "Account":
+        """Return the account for answers that another ledger paid for from that purse."""
+        return cls(dataset, _PURSE_PREFIX + purse)
+
+
+def paying_purse(purse: str) -> str:
+    """Return the purse that paid for an answer, restored or not."""
+    return purse.removeprefix(_PURSE_PREFIX)
 
 
 @dataclass(slots=True)
-class Restored:
-    """What a file gave."""
+class RestoreReport:
+    """Counts of what was taken from a file, and of what was not."""
 
     answers: int = 0
     """Answers that the ledger did not have."""
     unpriced: int = 0
-    """Those of them that do not say what they cost."""
-    odd: list[str] = field(default_factory=list)
-    """Place and value of figures that cannot be: their answers were taken without them."""
-    strange: list[int] = field(default_factory=list)
-    """Lines that hold a response and were not written by this program: not taken."""
+    """How many of them do not say what they cost."""
+    impossible: list[str] = field(default_factory=list)
+    """Place and value of impossible figures: their answers were taken without them."""
+    foreign_lines: list[int] = field(default_factory=list)
+    """Lines with a response that this program did not write: not taken."""
 
     def lines(self, path: Path) -> Iterator[str]:
-        """Say it to people."""
-        yield f"generate: took {self.answers} answers from {path} into the ledger; they count against the caps with what they cost"
+        """Yield the report as text, a line at a time."""
+        yield (
+            f"generate: took {self.answers} answers from {path} into the ledger; what they cost counts against the caps"
+        )
         if self.unpriced:
-            yield f"generate: {self.unpriced} of them do not say what they cost, and count no dollars"
-        if self.odd:
-            yield f"generate: {len(self.odd)} figures in it cannot be, and count as unknown; the first: {self.odd[0]}"
-        if self.strange:
+            yield f"generate: {self.unpriced} of them do not say what they cost, and count as free"
+        if self.impossible:
             yield (
-                f"generate: {len(self.strange)} lines of it, the first {path}:{self.strange[0]}, hold a response, but not in the form that this program writes "
-                "(was the file edited or formatted anew?); their prompts are asked again unless the ledger has their answers: `dvc checkout` brings the file back"
+                f"generate: {len(self.impossible)} figures in it are impossible, and count as unknown; "
+                f"the first: {self.impossible[0]}"
+            )
+        if self.foreign_lines:
+            yield (
+                f"generate: {len(self.foreign_lines)} lines of it, the first {path}:{self.foreign_lines[0]}, have a "
+                "response, but not in the form that this program writes (was the file edited or formatted?); their "
+                "prompts are asked again unless the ledger has their answers: `dvc checkout` brings the file back"
             )
 
 
-class Line(NamedTuple):
-    """What a line of responses.jsonl says of its key."""
+class RestorableRow(NamedTuple):
+    """A row that can be taken into the ledger."""
 
     place: str
+    """File and line, for messages."""
     row: dict[str, Any]
+    """The row's figures, by the names of responses.jsonl."""
     state: str
     """restored, spoilt, or failed: a failure that was paid for."""
     body: bytes | None
     timing: Timing | None
 
 
-def restore(path: Path, timings: Path, db: sqlite3.Connection, *, dataset: str, purse: str) -> Restored:
-    """Take into the ledger what a `responses.jsonl` holds and the ledger does not, as after a `dvc pull`; with its times, where ``timings`` has them.
+def restore(path: Path, timings: Path, db: sqlite3.Connection, account: Account) -> RestoreReport:
+    """Take into the ledger what a `responses.jsonl` has and the ledger lacks, as after a `dvc pull`.
 
-    What it cost counts against the dataset's caps, whoever paid: a ledger that was deleted must not open a spent budget again.
+    Times come from ``timings`` where that file has them. What an answer cost counts against the caps, whoever paid:
+    deleting a ledger must not open a spent budget again.
     """
-    found = Restored()
+    report = RestoreReport()
     lines = zip(read_lines(path), read_timings(timings), strict=False)
     while chunk := list(islice(lines, CHUNK)):
-        _restore_chunk(path, chunk, db, found, (dataset, f"restored {purse}"))
-    return found
+        _restore_chunk(path, chunk, db, report, account)
+    return report
 
 
-def keys_of(path: Path) -> frozenset[str]:
-    """Keys that `restore` would settle from a `responses.jsonl`."""
+def restorable_keys(path: Path) -> frozenset[str]:
+    """Return the keys that `restore` would settle from a `responses.jsonl`."""
     rows = ((object_of(text), text) for _, text in read_lines(path))
     return frozenset(
         row["key"] for row, text in rows if row is not None and is_key(row.get("key")) and _settles(row, text)
@@ -89,18 +119,24 @@ def keys_of(path: Path) -> frozenset[str]:
 
 
 def _settles(row: dict[str, Any], text: bytes) -> bool:
-    kept = _kept(row, text)
-    return kept is not None and kept[1] is not None
+    paid = _paid_content(row, text)
+    return paid is not None and paid[1] is not None
 
 
 def body_of(text: bytes) -> bytes | None:
-    """Bytes of the response in a line that `projection.line` wrote; None when there is no answer in it, or another program wrote it."""
+    """Return the response's bytes in a line that `projection.line` wrote.
+
+    None when the line has no answer, or another program wrote it.
+    """
     row = object_of(text)
-    return None if row is None or (kept := _kept(row, text)) is None or kept[0] != "restored" else kept[1]
+    if row is None or (paid := _paid_content(row, text)) is None:
+        return None
+    state, body = paid
+    return body if state == "restored" else None
 
 
-def _kept(row: dict[str, Any], text: bytes) -> tuple[str, bytes | None] | None:
-    """State and bytes of what a row holds that was paid for."""
+def _paid_content(row: dict[str, Any], text: bytes) -> tuple[str, bytes | None] | None:
+    """Return the state and the bytes of a row that was paid for, else None."""
     if row.get("error") is None:
         body = _response(row, text) if isinstance(row.get("response"), dict) else None
         return None if body is None else ("restored", body)
@@ -115,10 +151,9 @@ def _kept(row: dict[str, Any], text: bytes) -> tuple[str, bytes | None] | None:
 
 
 def _response(row: dict[str, Any], text: bytes) -> bytes | None:
-    head = (
-        orjson.dumps({name: value for name, value in row.items() if name not in ("response", "response_base64")})[:-1]
-        + RESPONSE
-    )
+    """Cut the response's own bytes out of a line; None unless the line has the form that `projection.line` writes."""
+    rest = {name: value for name, value in row.items() if name not in ("response", "response_base64")}
+    head = orjson.dumps(rest)[:-1] + RESPONSE
     text = text.rstrip(b"\n")
     return text[len(head) : -1] if text.startswith(head) else None
 
@@ -127,69 +162,85 @@ def _restore_chunk(
     path: Path,
     chunk: list[tuple[tuple[int, bytes], Timing | None]],
     db: sqlite3.Connection,
-    found: Restored,
-    account: tuple[str, str],
+    report: RestoreReport,
+    account: Account,
 ) -> None:
-    fresh: dict[str, Line] = {}
+    restorable: dict[str, RestorableRow] = {}
     for (number, text), timing in chunk:
         row = object_of(text)
-        kept = None if row is None else _kept(row, text)
-        if row is not None and kept is not None and is_key(row.get("key")):
-            fresh[row["key"]] = Line(f"{path}:{number}", row, *kept, timing)
+        paid = None if row is None else _paid_content(row, text)
+        if row is not None and paid is not None and is_key(row.get("key")):
+            restorable[row["key"]] = RestorableRow(f"{path}:{number}", row, *paid, timing)
         elif row is None or (row.get("response") is not None and row.get("error") is None):
-            found.strange.append(number)
-    known, asked = settled(db, list(fresh)), asked_before(db, list(fresh))
-    db.execute("BEGIN IMMEDIATE")
-    for key, line in fresh.items():
-        if key not in (asked if line.state == "failed" else known):
-            insert(db, key, line, found, account)
-    db.execute("COMMIT")
+            report.foreign_lines.append(number)
+    settled, asked = settled_keys(db, list(restorable)), asked_keys(db, list(restorable))
+    with transaction(db):
+        for key, source in restorable.items():
+            if key not in (asked if source.state == "failed" else settled):
+                enter(db, key, source, report, account)
 
 
-def insert(db: sqlite3.Connection, key: str, line: Line, found: Restored, account: tuple[str, str]) -> None:
-    """Enter an answer, or a failure that was paid for, under a dataset and a purse; ``found`` counts it. Inside a transaction of the caller's."""
-    attempt, result = next_attempt(db), next_result(db)
-    figures = _figures(line.place, line.row, found)
-    cost, tokens = figures[1], figures[3]
-    sent_at, seconds = _times(key, line.timing)
-    error = mapping(line.row.get("error"))
-    why = (str(error.get("kind")), str(error.get("message"))) if error else ("ok", "")
-    db.execute(_REQUEST, (attempt, key, *account, cost or 0, tokens or 0))
-    db.execute(_RESULT, (result, attempt, line.state, cost or 0, tokens or 0, *why, sent_at, seconds, *figures))
-    if line.body is not None:
-        db.execute(_BODY, (result, hashlib.sha256(line.body).digest(), line.body))
-        found.answers += 1
-        found.unpriced += cost is None
+def enter(db: sqlite3.Connection, key: str, source: RestorableRow, report: RestoreReport, account: Account) -> None:
+    """Enter an answer, or a failure that was paid for, under an account, and count it in ``report``.
+
+    The caller holds a transaction.
+    """
+    request_id, result_id = next_request_id(db), next_result_id(db)
+    result = _result_record(request_id, key, source, report)
+    request = RequestRecord(
+        id=request_id,
+        key=key,
+        dataset=account.dataset,
+        purse=account.purse,
+        run=0,
+        most_pico=result.charge_pico,
+        most_tokens=result.charge_tokens,
+    )
+    insert_requests(db, [request])
+    insert_results(db, [(result_id, result)])
+    if source.body is not None:
+        insert_bodies(db, [BodyRecord(result_id, hashlib.sha256(source.body).digest(), source.body)])
+        report.answers += 1
+        report.unpriced += result.cost_pico is None
 
 
-def _figures(where: str, row: dict[str, Any], found: Restored) -> tuple[Any, ...]:
-    """Requests, picodollars, tokens, provider, model, policy; what cannot be counts as unknown."""
+def _result_record(request_id: int, key: str, source: RestorableRow, report: RestoreReport) -> ResultRecord:
+    """Build the result of a restored row; an impossible figure counts as unknown, and is named in ``report``."""
+    row, timing = source.row, source.timing
 
-    def checked(name: str, value: Any, *, fine: bool) -> Any:
-        if value is None or fine:
+    def checked(name: str, *, possible: bool) -> Any:
+        value = row.get(name)
+        if value is None or possible:
             return value
-        found.odd.append(f"{where}: {name} {show(value)}")
+        report.impossible.append(f"{source.place}: {name} {show(value)}")
         return None
 
     requests = row.get("attempts")
-    requests = checked("attempts", requests, fine=type(requests) is int and 0 <= requests <= _MOST_REQUESTS)
-    usd = row.get("cost_usd")
-    cost = amount(checked("cost_usd", usd, fine=amount(usd) is not None))
-    texts = (
-        checked(name, row.get(name), fine=isinstance(row.get(name), str)) for name in ("provider", "model", "policy")
+    requests = checked("attempts", possible=type(requests) is int and 0 <= requests <= _MOST_REQUESTS)
+    usd = amount(checked("cost_usd", possible=amount(row.get("cost_usd")) is not None))
+    cost_pico = None if usd is None else to_pico(usd)
+    prompt_tokens, completion_tokens = billed_tokens(row.get("usage"))
+    error = mapping(row.get("error"))
+    timed = timing is not None and timing.key == key
+    return ResultRecord(
+        attempt=request_id,
+        state=source.state,
+        charge_pico=cost_pico or 0,
+        charge_tokens=completion_tokens or 0,
+        kind=str(error.get("kind")) if error else "ok",
+        message=str(error.get("message")) if error else "",
+        requests=1 if requests is None else requests,
+        cost_pico=cost_pico,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        provider=checked("provider", possible=isinstance(row.get("provider"), str)),
+        model=checked("model", possible=isinstance(row.get("model"), str)),
+        policy=checked("policy", possible=isinstance(row.get("policy"), str)),
+        sent_at=timing.sent_at if timing is not None and timed else None,
+        seconds=timing.seconds if timing is not None and timed else None,
     )
-    return (
-        1 if requests is None else requests,
-        None if cost is None else to_pico(cost),
-        *billed_tokens(row.get("usage")),
-        *texts,
-    )
-
-
-def _times(key: str, timing: Timing | None) -> tuple[float | None, float | None]:
-    return (None, None) if timing is None or timing.key != key else (timing.sent_at, timing.seconds)
 
 
 def is_key(value: Any) -> bool:
-    """Whether a value has the form of a key."""
+    """Return whether a value has the form of a key: 64 lower-case hex digits."""
     return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")

@@ -1,35 +1,59 @@
-"""Answers out of one ledger and into another: the lines that `store export` writes and `store import` takes."""
+"""`store export` and `store import`: answers moved from one ledger to another, as JSON lines."""
 
 import base64
 import binascii
 import hashlib
 import sqlite3
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
 from pipeline.core.errors import InputError
-from pipeline.core.files.jsonl import read_jsonl
+from pipeline.core.files.jsonl import read_jsonl, write_jsonl
 from pipeline.formats.schema.timings import Timing
-from pipeline.stages.generate.ledger.ledger import Answer, settled
-from pipeline.stages.generate.ledger.restore import Line, Restored, insert, is_key
+from pipeline.stages.generate.ledger.connection import opened, transaction
+from pipeline.stages.generate.ledger.lock import only_writer
+from pipeline.stages.generate.ledger.queries import readable_answers, settled_keys
+from pipeline.stages.generate.ledger.records import StoredAnswer
+from pipeline.stages.generate.ledger.restore import (
+    Account,
+    RestorableRow,
+    RestoreReport,
+    enter,
+    is_key,
+    paying_purse,
+)
 from pipeline.stages.generate.limits.money import to_usd
 from pipeline.stages.generate.output.projection import object_of
 from pipeline.stages.generate.provider.classify import is_spoilt, payload
 from pipeline.stages.generate.requests.prompt_source import CHUNK
 
-_RESTORED = "restored "
+
+class ExportReport(NamedTuple):
+    """Counts of an export."""
+
+    answers: int
+    unreadable: list[str]
+    """Results that cannot be read, and why."""
 
 
-def to_line(answer: Answer) -> bytes:
-    """Write an answer as JSON: its bytes, and what the account says of it, by the names of responses.jsonl."""
+def export_answers(db: sqlite3.Connection, out: Path) -> ExportReport:
+    """Write all answers that can be read, also out of a damaged file."""
+    unreadable: list[str] = []
+    count = write_jsonl(out, map(_export_line, readable_answers(db, unreadable)))
+    return ExportReport(count, unreadable)
+
+
+def _export_line(answer: StoredAnswer) -> bytes:
+    """Return an answer as JSON: its bytes and its figures, by the names of responses.jsonl."""
     row = {
         "key": answer.key,
         "sha256": answer.sha256.hex(),
         "dataset": answer.dataset,
-        "purse": answer.purse.removeprefix(_RESTORED),
+        "purse": paying_purse(answer.purse),
         "provider": answer.provider,
         "model": answer.model,
         "attempts": answer.requests,
@@ -43,67 +67,78 @@ def to_line(answer: Answer) -> bytes:
     return orjson.dumps(row)
 
 
-def take(path: Path, db: sqlite3.Connection) -> tuple[Restored, int]:
-    """Take into the ledger what the file holds and the ledger does not; all of the file, or nothing. Give what was new, and how many were there already.
+class ImportReport(NamedTuple):
+    """Counts of an import."""
 
-    What an answer cost counts against its dataset's caps here as well, as that of a restored `responses.jsonl` does.
+    new: RestoreReport
+    known: int
+    """Answers that the ledger had already."""
+
+
+def import_answers(folder: Path, path: Path, *, say: Callable[[str], None]) -> ImportReport:
+    """Take into the ledger, which is created if need be, what a file has and the ledger lacks: all of it, or nothing.
+
+    What an answer cost counts against its dataset's caps here as well, as with a restored `responses.jsonl`.
 
     Raises:
-        InputError: a line is not what `store export` writes, or its body not the one that was received; the message has the line's number.
+        InputError: a line is not one that `store export` writes, or its body is damaged; nothing was taken.
+        BusyError: a generator holds the ledger.
 
     """
-    found, known = Restored(), 0
+    report, known = RestoreReport(), 0
     lines = read_jsonl(path)
-    db.execute("BEGIN IMMEDIATE")
-    try:
+    with only_writer(folder, wait=False, say=say), opened(folder) as db, transaction(db):
         while chunk := list(islice(lines, CHUNK)):
-            fresh = {
-                row["key"]: (line, account)
-                for row, line, account in (_parsed(f"{path}:{number}", row) for number, row in chunk)
-            }
-            there = settled(db, list(fresh))
-            for key, (line, account) in fresh.items():
-                if key not in there:
-                    insert(db, key, line, found, account)
-            known += len(there)
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
-    db.execute("COMMIT")
-    return found, known
+            parsed = [_parsed(f"{path}:{number}", row) for number, row in chunk]
+            by_key = {source.row["key"]: (source, account) for source, account in parsed}
+            settled = settled_keys(db, list(by_key))
+            for key, (source, account) in by_key.items():
+                if key not in settled:
+                    enter(db, key, source, report, account)
+            known += len(settled)
+    return ImportReport(report, known)
 
 
-def _parsed(place: str, row: Any) -> tuple[dict[str, Any], Line, tuple[str, str]]:
-    """Check one line; give it, what is to be inserted, and the account that it belongs to."""
-    texts = ("sha256", "dataset", "purse", "body_base64")
+_TEXTS = ("sha256", "dataset", "purse", "body_base64")
+
+
+def _parsed(place: str, row: Any) -> tuple[RestorableRow, Account]:
+    """Check one line; return its row and its account."""
     if (
         not isinstance(row, dict)
         or not is_key(row.get("key"))
-        or not all(isinstance(row.get(name), str) for name in texts)
+        or not all(isinstance(row.get(name), str) for name in _TEXTS)
     ):
         hint = (
-            "; a responses.jsonl belongs to build/<dataset>/, where `generate` takes its answers"
+            "; a responses.jsonl belongs in build/<dataset>/, where `generate` reads its answers"
             if isinstance(row, dict) and "response" in row
             else ""
         )
         raise InputError(
-            f"{place}: no line of `store export`: needed are key, {', '.join(texts)}{hint}; nothing was taken"
+            f"{place}: not a line of `store export`: it needs key, {', '.join(_TEXTS)}{hint}; nothing was taken"
         )
+    body = _checked_body(place, row)
+    spoilt = is_spoilt(body)
+    if not spoilt and object_of(payload(body)) is None:
+        raise InputError(f"{place}: the body is not an answer; nothing was taken")
+    sent_at, seconds = (
+        value if isinstance(value := row.get(name), int | float) else None for name in ("sent_at", "seconds")
+    )
+    timing = Timing(id="", key=row["key"], sent_at=sent_at, seconds=seconds)
+    return (
+        RestorableRow(place, row, "spoilt" if spoilt else "restored", body, timing),
+        Account.restored(row["dataset"], row["purse"]),
+    )
+
+
+def _checked_body(place: str, row: dict[str, Any]) -> bytes:
     try:
         body = base64.b64decode(row["body_base64"], validate=True)
     except binascii.Error as error:
-        raise InputError(f"{place}: body_base64 is no base64 ({error}); nothing was taken") from error
+        raise InputError(f"{place}: body_base64 is not base64 ({error}); nothing was taken") from error
     if (digest := hashlib.sha256(body).hexdigest()) != row["sha256"]:
         raise InputError(
-            f"{place}: the body's digest is {digest[:16]}, the line says {row['sha256'][:16]}: the file is damaged; nothing was taken"
+            f"{place}: the body's digest is {digest[:16]}, the line says {row['sha256'][:16]}: the file is damaged; "
+            "nothing was taken"
         )
-    spoilt = is_spoilt(body)
-    if not spoilt and object_of(payload(body)) is None:
-        raise InputError(f"{place}: the body is no answer; nothing was taken")
-    times = [value if isinstance(value := row.get(name), int | float) else None for name in ("sent_at", "seconds")]
-    timing = Timing(id="", key=row["key"], sent_at=times[0], seconds=times[1])
-    return (
-        row,
-        Line(place, row, "spoilt" if spoilt else "restored", body, timing),
-        (row["dataset"], _RESTORED + row["purse"]),
-    )
+    return body

@@ -1,11 +1,15 @@
-"""What may still be spent. A request is let through only when its worst case fits under every cap, whatever else is in flight."""
+"""Caps on spending.
+
+A request is sent only when its worst case fits under every cap, whatever else is in flight.
+"""
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.stages.generate.config import BudgetSection
-from pipeline.stages.generate.ledger.ledger import Spending
+from pipeline.stages.generate.ledger.records import Charge
 from pipeline.stages.generate.limits.money import to_pico, to_usd
 
 
@@ -16,58 +20,64 @@ class Cap:
     name: str
     section: BudgetSection
     pico: int
+    """Picodollars that count by now."""
     tokens: int
+    """Completion tokens that count by now."""
 
-    def refuses(self, pico: int, tokens: int) -> str | None:
-        """Say which cap the amounts would pass, or None."""
-        if self.section.usd is not None and self.pico + pico > to_pico(self.section.usd):
-            return f"{self.name}.usd {self.section.usd:g}: ${to_usd(self.pico):.6f} spent or reserved, restored answers included; the next request can cost ${to_usd(pico):.6f}"
+    def refusal(self, charge: Charge) -> str | None:
+        """Return a message about the cap that the charge would pass, or None."""
+        if self.section.usd is not None and self.pico + charge.pico > to_pico(self.section.usd):
+            return (
+                f"{self.name}.usd {self.section.usd:g}: ${to_usd(self.pico):.6f} spent or reserved, restored answers "
+                f"included; the next request can cost ${to_usd(charge.pico):.6f}"
+            )
         most = self.section.completion_tokens
-        if most is not None and self.tokens + tokens > most:
-            return f"{self.name}.completion_tokens {most}: {self.tokens} spent or reserved, restored answers included; the next request can take {tokens}"
+        if most is not None and self.tokens + charge.tokens > most:
+            return (
+                f"{self.name}.completion_tokens {most}: {self.tokens} spent or reserved, restored answers included; "
+                f"the next request can take {charge.tokens}"
+            )
         return None
 
 
 class Budget:
-    """All caps of a run. Decisions are made on the event loop alone, so none can slip between a check and its reservation."""
+    """All caps of a run. The event loop alone decides, so nothing happens between a check and its reservation."""
 
-    def __init__(
-        self, dataset: BudgetSection, build: BudgetSection, spent_dataset: Spending, spent_build: Spending
-    ) -> None:
-        self._caps = (
-            Cap("dataset budget", dataset, spent_dataset.pico, spent_dataset.tokens),
-            Cap("build budget", build, spent_build.pico, spent_build.tokens),
-        )
+    def __init__(self, caps: Iterable[Cap]) -> None:
+        self._caps = tuple(caps)
         self.in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    def refusal(self, pico: int, tokens: int) -> Cap | None:
-        """Cap that a request would pass now, or None."""
-        return next((cap for cap in self._caps if cap.refuses(pico, tokens)), None)
+    def passed_cap(self, charge: Charge) -> Cap | None:
+        """Return the cap that a request would pass now, or None."""
+        return next((cap for cap in self._caps if cap.refusal(charge)), None)
 
-    def reserve(self, pico: int, tokens: int) -> bool:
-        """Take the worst case of a request, if it fits."""
-        if self.refusal(pico, tokens) is not None:
+    def reserve(self, charge: Charge) -> bool:
+        """Reserve the worst case of a request; return whether it fits."""
+        if self.passed_cap(charge) is not None:
             return False
-        self._add(pico, tokens)
+        self._add(charge.pico, charge.tokens)
         self.in_flight += 1
-        self.wake(1)  # there may be room for one more
+        self.wake(1)  # there may be room for another request
         return True
 
-    def settle(self, reserved: tuple[int, int], charged: tuple[int, int]) -> None:
+    def settle(self, reserved: Charge, charged: Charge) -> None:
         """Replace what a request had reserved by what it is charged."""
-        self._add(charged[0] - reserved[0], charged[1] - reserved[1])
+        self._add(charged.pico - reserved.pico, charged.tokens - reserved.tokens)
         self.in_flight -= 1
         self.wake(1)
 
     async def settlement(self) -> None:
-        """Wait until a request settles and this one is next: that may have freed room."""
+        """Wait until a request settles and this waiter is next: that may have freed room."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         await future
 
     def wake(self, count: int | None = None) -> None:
-        """Let some who wait for room try again, or all: not all at each settlement, since thousands may wait at the edge of a cap."""
+        """Let ``count`` waiters try again, or all.
+
+        A settlement does not wake all of them, since thousands may wait at the edge of a cap.
+        """
         left = len(self._waiting) if count is None else count
         while left > 0 and self._waiting:
             future = self._waiting.popleft()

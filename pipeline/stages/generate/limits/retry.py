@@ -1,4 +1,4 @@
-"""Whether and when a prompt is asked again: one pure function."""
+"""The decision whether and when a prompt is asked again: one pure function."""
 
 from dataclasses import dataclass, replace
 
@@ -6,24 +6,27 @@ from pipeline.stages.generate.config import RetrySection
 from pipeline.stages.generate.provider.classify import Outcome, Verdict
 
 _MOST_EMPTY = 2
-"""Answers of zero tokens that one provider may give a prompt: each further one would be paid for with the same nothing."""
+"""Answers of zero tokens that one provider may give a prompt; a further one would cost the same for nothing again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tries:
-    """What a prompt has been through in this run."""
+    """Failures of a prompt in this run."""
 
     unbilled: int = 0
     """Failures that cost nothing."""
     billed: int = 0
     """Failures that were, or may have been, billed."""
     empty: tuple[str | None, ...] = ()
-    """Who gave an answer of zero tokens, each time."""
+    """The provider of each answer of zero tokens."""
     crowded: int = 0
-    """Times that the server said: not now."""
+    """Times that the server asked to send less."""
 
     def after(self, outcome: Outcome, *, probing: bool = False) -> "Tries":
-        """Count one more outcome. ``probing``: the server is known to be down, so a free failure says nothing about the prompt."""
+        """Count one more outcome.
+
+        ``probing``: the server is known to be down, so a free failure says nothing about the prompt.
+        """
         if probing and outcome.outage and outcome.cost_pico == 0:
             return self
         if outcome.crowded:
@@ -34,7 +37,7 @@ class Tries:
 
     @property
     def barren(self) -> tuple[str | None, ...]:
-        """Providers that are not asked again for this prompt: they gave nothing once, and then nothing once more."""
+        """Providers that are not asked again for this prompt: each gave an answer of zero tokens twice."""
         return (
             tuple({provider for provider in self.empty if self.empty.count(provider) >= _MOST_EMPTY})
             if self.empty
@@ -43,40 +46,44 @@ class Tries:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What to do next with a prompt."""
+class NextStep:
+    """The decision about a prompt after an outcome."""
 
     verdict: Verdict
     wait: float = 0.0
     """Seconds before it is asked again."""
     may_pay_twice: bool = False
-    """The failed request may have been billed, and so will the next."""
+    """The failed request may have been billed, and so may the next."""
     cooldown: float = 0.0
-    """Seconds that whoever refused should be left alone by all: what was asked of one holds for everyone."""
+    """Seconds for which nobody should ask the provider that refused: what it asked of one request holds for all."""
     cut_wait: float | None = None
-    """What the server asked for, when it was more than the config lets it."""
+    """Seconds that the server asked for, when the config allows less."""
 
 
-def next_step(outcome: Outcome, tries: Tries, retry: RetrySection, chance: float, *, elsewhere: bool = False) -> Step:
-    """Decide after ``outcome``; ``tries`` counts it already; ``chance`` in [0, 1) spreads the waits, so that not all come back at once.
+def next_step(
+    outcome: Outcome, tries: Tries, retry: RetrySection, chance: float, *, elsewhere: bool = False
+) -> NextStep:
+    """Decide what follows ``outcome``, which ``tries`` counts already.
 
-    ``elsewhere``: some provider may be asked that is not `Tries.barren`.
+    ``chance`` in [0, 1) spreads the waits, so that not all prompts return at once. ``elsewhere``: some admitted
+    provider is not in `Tries.barren`.
     """
     if outcome.verdict is not Verdict.RETRY:
-        return Step(outcome.verdict)
+        return NextStep(outcome.verdict)
     if tries.unbilled >= retry.attempts or tries.billed > retry.repay or (tries.barren and not elsewhere):
-        return Step(Verdict.FAIL)
-    failures = tries.crowded if outcome.crowded else tries.unbilled + tries.billed
-    backoff = min(retry.max_wait, retry.base * 2.0 ** min(failures - 1, 30))
+        return NextStep(Verdict.FAIL)
+    may_pay_twice = outcome.cost_pico != 0
     if outcome.asked_wait is None:
+        failures = tries.crowded if outcome.crowded else tries.unbilled + tries.billed
+        backoff = min(retry.max_wait, retry.base * 2.0 ** min(failures - 1, 30))
         wait = backoff * (0.5 + chance)
-        return Step(
-            Verdict.RETRY,
-            wait,
-            outcome.cost_pico != 0,
-            wait if outcome.crowded and outcome.provider is not None else 0.0,
-        )
+        known = outcome.crowded and outcome.provider is not None
+        return NextStep(Verdict.RETRY, wait, may_pay_twice, cooldown=wait if known else 0.0)
     asked = min(outcome.asked_wait, retry.server_wait)
-    wait = asked + chance * max(retry.base, asked / 4)
-    cut = outcome.asked_wait if outcome.asked_wait > asked else None
-    return Step(Verdict.RETRY, wait, outcome.cost_pico != 0, asked if outcome.crowded or outcome.outage else 0.0, cut)
+    return NextStep(
+        Verdict.RETRY,
+        wait=asked + chance * max(retry.base, asked / 4),
+        may_pay_twice=may_pay_twice,
+        cooldown=asked if outcome.crowded or outcome.outage else 0.0,
+        cut_wait=outcome.asked_wait if outcome.asked_wait > asked else None,
+    )

@@ -1,4 +1,4 @@
-"""How long a server asks to wait. Pure."""
+"""The time that a server asks to wait, read from headers and body. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -7,14 +7,18 @@ from typing import Any
 
 
 def asked_wait(headers: Mapping[str, str], error: Mapping[str, Any], now: float) -> float | None:
-    """Seconds to wait by the server's word, or None: `Retry-After` (seconds or date), the error body, a spent rate limit's reset."""
-    for found in (
+    """Return the seconds that the server asks to wait, or None.
+
+    Sources, in this order: `Retry-After` (seconds or a date), the error's body, the reset of a spent rate limit.
+    ``now`` is the time as seconds since the epoch.
+    """
+    for seconds in (
         _retry_after(headers.get("retry-after"), headers.get("date"), now),
         _from_body(error),
         _reset(headers, now),
     ):
-        if found is not None:
-            return found
+        if seconds is not None:
+            return seconds
     return None
 
 
@@ -37,7 +41,7 @@ def _from_body(error: Mapping[str, Any]) -> float | None:
 
 
 def _reset(headers: Mapping[str, str], now: float) -> float | None:
-    """`X-RateLimit-Reset` (epoch in seconds or milliseconds) counts only when nothing remains."""
+    """Read `X-RateLimit-Reset` (epoch in seconds or milliseconds), which counts only when nothing remains."""
     if headers.get("x-ratelimit-remaining") != "0":
         return None
     reset = _number(headers.get("x-ratelimit-reset"))

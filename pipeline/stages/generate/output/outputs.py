@@ -1,10 +1,10 @@
-"""What the stage writes: responses.jsonl, timings.jsonl and their summaries, all out of the ledger, and again only when they would differ."""
+"""The stage's files: responses.jsonl, timings.jsonl and their summaries, written from the ledger."""
 
 import sqlite3
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -15,170 +15,154 @@ from pipeline.core.files.digests import sha256_file
 from pipeline.core.files.json_file import to_json
 from pipeline.core.files.jsonl import write_jsonl
 from pipeline.formats.schema.responses import GenerateSummary
-from pipeline.stages.generate.config import ProviderSection, SamplingSection
-from pipeline.stages.generate.ledger import ledger
+from pipeline.stages.generate.config import BudgetSection
+from pipeline.stages.generate.ledger.accounts import charged
+from pipeline.stages.generate.ledger.notes import (
+    WrittenFile,
+    remember_endpoints,
+    remember_file,
+    remember_stat,
+    remembered_endpoints,
+    written_file,
+)
+from pipeline.stages.generate.ledger.records import LatestAttempt
+from pipeline.stages.generate.limits.budget import Cap
 from pipeline.stages.generate.limits.money import price_of
 from pipeline.stages.generate.output.projection import Totals, project
 from pipeline.stages.generate.output.report import summary_of
-from pipeline.stages.generate.output.timing import Clock
+from pipeline.stages.generate.output.timing import TimingsWriter
 from pipeline.stages.generate.provider.policy import Admission, admit, parse_endpoints
-from pipeline.stages.generate.requests.request import Asker
+from pipeline.stages.generate.requests.request import RequestBuilder
 from pipeline.stages.generate.requests.survey import Survey, survey
+
+_FORM = 3
+"""Version of the files' form; a new one makes every dataset's files be written again."""
+
+NOTHING_UNSAVED: Mapping[str, LatestAttempt] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
-    """Where a dataset's files are."""
+class OutputFiles:
+    """Paths of a dataset's files."""
 
     responses: Path
     summary: Path
     timings: Path
     timings_summary: Path
 
+    @property
+    def dataset(self) -> str:
+        """Name of the dataset, which its folder has too."""
+        return self.responses.parent.name
+
+    def pairs(self) -> tuple[tuple[Path, Path], tuple[Path, Path]]:
+        """Return each data file with its summary."""
+        return (self.responses, self.summary), (self.timings, self.timings_summary)
+
 
 class Outputs:
-    """A dataset's files, and the ledger that they come from."""
+    """A dataset's files, and the ledger from which they are written."""
 
-    def __init__(
-        self,
-        sampling: SamplingSection,
-        provider: ProviderSection,
-        asker: Asker,
-        db: sqlite3.Connection,
-        *,
-        prompts: Path,
-        files: Files,
-    ) -> None:
-        self.sampling = sampling
-        self.provider = provider
-        self.asker = asker
+    def __init__(self, builder: RequestBuilder, db: sqlite3.Connection, *, prompts: Path, files: OutputFiles) -> None:
+        self.builder = builder
         self.db = db
         self.prompts = prompts
         self.files = files
-        self.dataset = files.responses.parent.name
-        for path in (
-            files.responses,
-            files.summary,
-            files.timings,
-            files.timings_summary,
-        ):  # the store's lock makes this the only writer
+        self.dataset = files.dataset
+        for path in (path for pair in files.pairs() for path in pair):  # the ledger's lock makes this the only writer
             remove_leftovers(path.parent, path.name)
-        self._recorded = {path: self._read_record(path) for path in (files.responses, files.timings)}
-        self._ours = {
-            path: record is not None and path.exists() and self._is_as_written(path, *record[1:3])
-            for path, record in self._recorded.items()
+        self._notes = {data: written_file(db, data) for data, _ in files.pairs()}
+        self._unchanged = {
+            path: note is not None and path.exists() and self._is_as_written(path, note)
+            for path, note in self._notes.items()
         }
 
     @property
     def purse(self) -> str:
-        """Which money is spent: the stand-in's is only counted, a provider's is real."""
-        return "pretend" if self.provider.kind == "embedded" else "real"
+        """Account that pays: pretend money for the stand-in, real money for a provider."""
+        return "pretend" if self.builder.provider.kind == "embedded" else "real"
 
-    def spending(self) -> tuple[ledger.Spending, ledger.Spending]:
-        """What counts against the caps by now: this dataset's, and all datasets'."""
-        return ledger.spending(self.db, self.purse, self.dataset), ledger.spending(self.db, self.purse)
+    def caps(self, dataset: BudgetSection, build: BudgetSection) -> tuple[Cap, Cap]:
+        """Return the caps of this dataset and of all datasets, with what counts against them by now."""
+        return (
+            Cap("dataset budget", dataset, *charged(self.db, self.purse, self.dataset)),
+            Cap("build budget", build, *charged(self.db, self.purse)),
+        )
 
     def responses_from_elsewhere(self) -> bool:
-        """Whether a responses.jsonl is there that this ledger did not write."""
-        return self.files.responses.exists() and not self._ours[self.files.responses]
+        """Return whether there is a responses.jsonl that this ledger did not write."""
+        return self.files.responses.exists() and not self._unchanged[self.files.responses]
 
     def refresh(self, before: Survey) -> None:
-        """Write the files, unless they hold already what they would."""
+        """Write the files, unless they would stay the same."""
         plan = self._plan(before.digest)
-        if not all(self._ours.values()) or any(
-            record is None or record[0] != plan for record in self._recorded.values()
-        ):
+        notes = [note for note in self._notes.values() if note is not None and note.plan == plan]
+        if not all(self._unchanged.values()) or len(notes) < len(self._notes):
             self.write()
             return
-        for path, record in zip((self.files.summary, self.files.timings_summary), self._recorded.values(), strict=True):
-            if record is not None and (not path.exists() or read_bytes(path) != record[3]):
-                write_bytes(path, record[3])
+        for (_, summary), note in zip(self.files.pairs(), notes, strict=True):
+            if not summary.exists() or read_bytes(summary) != note.summary:
+                write_bytes(summary, note.summary)
 
-    def write(self, unsaved: Mapping[str, ledger.Attempt] | None = None) -> GenerateSummary:
-        """Write all files out of the ledger, and what came that it had no room for; give the summary."""
-        files, totals = self.files, Totals()
-        with writing(files.timings) as timings:
-            clock = Clock(timings)
-            write_jsonl(
-                files.responses, project(self.prompts, self.asker, self.db, self.provider, totals, clock, unsaved or {})
-            )
-        after = (
-            survey(self.prompts, self.asker, self.db, self.sampling.max_tokens)
-            if totals.answered < totals.prompts
-            else None
-        )
+    def write(self, unsaved: Mapping[str, LatestAttempt] = NOTHING_UNSAVED) -> GenerateSummary:
+        """Write all files from the ledger, and the answers that it could not store; return the summary."""
+        totals = Totals()
+        with writing(self.files.timings) as file:
+            timings = TimingsWriter(file)
+            rows = project(self.prompts, self.builder, self.db, (totals, timings), unsaved)
+            write_jsonl(self.files.responses, rows)
+        after = survey(self.prompts, self.builder, self.db) if totals.answered < totals.prompts else None
+        provider = self.builder.provider
+        price = price_of(provider.max_price) if provider.kind == "openai" else None
+        summary = summary_of(totals, self._admission(), after, price)
         plan = self._plan(totals.digest.hexdigest())
-        found = summary_of(
-            totals,
-            self._admission(),
-            after,
-            price_of(self.provider.max_price) if self.provider.kind == "openai" else None,
-        )
-        for path, summary, content in (
-            (files.responses, files.summary, found),
-            (files.timings, files.timings_summary, clock.summary()),
-        ):
+        for (data, summary_file), content in zip(self.files.pairs(), (summary, timings.summary()), strict=True):
             text = to_json(content, indent=True) + b"\n"
-            write_bytes(summary, text)
-            if (
-                not unsaved
-            ):  # else the next run takes responses.jsonl for another clone's, and what it holds into the ledger
-                self._record(path, plan, text)
-        return found
-
-    def _record(self, path: Path, plan: str, text: bytes) -> None:
-        """Remember which file was written, so that a later run need not write it again."""
-        row = (str(path.absolute()), plan, _stat(path), sha256_file(path), text)
-        ledger.keep_note(
-            self.db, "INSERT OR REPLACE INTO projections(path, plan, stat, sha256, summary) VALUES(?, ?, ?, ?, ?)", row
-        )
+            write_bytes(summary_file, text)
+            if not unsaved:  # without a note, the next run takes the answers in responses.jsonl into the ledger
+                remember_file(
+                    self.db, WrittenFile(str(data.absolute()), plan, _stat_text(data), sha256_file(data), text)
+                )
+        return summary
 
     def remember_endpoints(self, document: Any) -> None:
-        """Keep the provider's list, so that a run with nothing to ask still writes it."""
+        """Keep the provider's list, if it has one, so that a run that asks nothing can still write it."""
         if document is not None:
-            row = (self._server(), orjson.dumps(document), time.time())
-            ledger.keep_note(
-                self.db, "INSERT OR REPLACE INTO endpoints(server, document, fetched_at) VALUES(?, ?, ?)", row
-            )
+            remember_endpoints(self.db, self._server(), document)
 
     def _admission(self) -> Admission | None:
-        row = self.db.execute("SELECT document FROM endpoints WHERE server=?", (self._server(),)).fetchone()
-        if row is None:
+        document = remembered_endpoints(self.db, self._server())
+        if document is None:
             return None
         return admit(
-            parse_endpoints(orjson.loads(row[0])),
-            self.provider,
-            needs=self.asker.parameters(),
-            max_tokens=self.sampling.max_tokens,
+            parse_endpoints(document),
+            self.builder.provider,
+            needs=self.builder.parameters(),
+            max_tokens=self.builder.most_tokens,
         )
 
     def _server(self) -> str:
-        return orjson.dumps(
-            [self.provider.kind, self.asker.identity or self.provider.base_url, self.provider.model]
-        ).decode()
+        provider = self.builder.provider
+        return orjson.dumps([provider.kind, self.builder.identity or provider.base_url, provider.model]).decode()
 
     def _plan(self, digest: str) -> str:
-        """What decides the files besides the answers: today's policy words, and the form of the files."""
-        return orjson.dumps(
-            [3, digest, sorted(self.provider.answers_as), self.provider.max_price.model_dump()]
-        ).decode()
+        """Return everything that decides the files besides the answers: `answers_as`, the prices, and the form."""
+        provider = self.builder.provider
+        return orjson.dumps([_FORM, digest, sorted(provider.answers_as), provider.max_price.model_dump()]).decode()
 
-    def _is_as_written(self, path: Path, stat: str, sha256: str) -> bool:
-        """Whether the file is the one that was written: by its stat, or, where DVC has put a link or a copy in its place, by its bytes."""
-        if _stat(path) == stat:
+    def _is_as_written(self, path: Path, note: WrittenFile) -> bool:
+        """Return whether a file is as it was written.
+
+        Its stat decides, or, where DVC has put a link or a copy in its place, its bytes.
+        """
+        if _stat_text(path) == note.stat:
             return True
-        if sha256_file(path) != sha256:
+        if sha256_file(path) != note.sha256:
             return False
-        ledger.keep_note(self.db, "UPDATE projections SET stat=? WHERE path=?", (_stat(path), str(path.absolute())))
+        remember_stat(self.db, path, _stat_text(path))
         return True
 
-    def _read_record(self, path: Path) -> tuple[str, str, str, bytes] | None:
-        row = self.db.execute(
-            "SELECT plan, stat, sha256, summary FROM projections WHERE path=?", (str(path.absolute()),)
-        ).fetchone()
-        return None if row is None else (row[0], row[1], row[2], row[3])
 
-
-def _stat(path: Path) -> str:
-    found = path.stat()
-    return f"{found.st_size} {found.st_mtime_ns} {found.st_ino}"
+def _stat_text(path: Path) -> str:
+    stat = path.stat()
+    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"

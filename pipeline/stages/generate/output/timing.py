@@ -1,4 +1,4 @@
-"""timings.jsonl and its summary: when each answer was asked for and how long it took, for those of any run and any clone."""
+"""timings.jsonl and its summary: when each answer was asked for, and how long it took."""
 
 from array import array
 from collections.abc import Iterator
@@ -9,27 +9,27 @@ import orjson
 
 from pipeline.core.files.jsonl import read_lines
 from pipeline.formats.schema.timings import Latency, Timing, TimingsSummary
-from pipeline.stages.generate.ledger.ledger import Attempt
+from pipeline.stages.generate.ledger.records import LatestAttempt
 
 
 def quantile(ordered: "array[float] | list[float]", share: float) -> float:
-    """Value below which that share of the sorted values lies: one of them, never a mean of two."""
+    """Return the value below which that share of the sorted values lies: one of them, never a mean of two."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def busy(starts: "array[float]", seconds: "array[float]") -> float:
-    """Length of the union of the intervals: nights between two runs do not count."""
+    """Return the length of the union of the intervals, in seconds: the time between two runs does not count."""
     total, end = 0.0, float("-inf")
-    for place in sorted(range(len(starts)), key=starts.__getitem__):
-        start, length = starts[place], seconds[place]
+    for index in sorted(range(len(starts)), key=starts.__getitem__):
+        start, length = starts[index], seconds[index]
         if start + length > end:
             total += start + length - max(start, end)
             end = start + length
     return total
 
 
-class Clock:
-    """Writes a line for each prompt, and sums up."""
+class TimingsWriter:
+    """Writes a line of timings.jsonl for each prompt, and sums them up."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -39,14 +39,14 @@ class Clock:
         self._seconds = array("d")
         self._by_provider: dict[str, array[float]] = {}
 
-    def add(self, prompt_id: str, key: str, found: Attempt | None, *, key_is_new: bool) -> None:
-        """Take one prompt and its outcome."""
+    def add(self, prompt_id: str, key: str, attempt: LatestAttempt | None, *, key_is_new: bool) -> None:
+        """Write the line of one prompt. A key that several prompts share is measured once."""
         provider = sent_at = seconds = tokens = None
-        if found is not None and found.answered:
+        if attempt is not None and attempt.answered:
             self._answers += key_is_new
-            provider, tokens = found.provider, found.completion_tokens
-            if found.seconds is not None and found.sent_at is not None:
-                sent_at, seconds = round(found.sent_at, 3), round(found.seconds, 3)
+            provider, tokens = attempt.provider, attempt.completion_tokens
+            if attempt.seconds is not None and attempt.sent_at is not None:
+                sent_at, seconds = round(attempt.sent_at, 3), round(attempt.seconds, 3)
                 if key_is_new:
                     self._measure(provider or "?", sent_at, seconds, tokens or 0)
         row = {
@@ -66,7 +66,7 @@ class Clock:
         self._by_provider.setdefault(provider, array("d")).append(seconds)
 
     def summary(self) -> TimingsSummary:
-        """Sum up what was added."""
+        """Return the summary of all prompts so far."""
         total = busy(self._starts, self._seconds)
         rate, tokens = (round(amount / total, 3) if total else None for amount in (len(self._seconds), self._tokens))
         ordered = {name: sorted(values) for name, values in sorted(self._by_provider.items())}
@@ -86,7 +86,10 @@ class Clock:
 
 
 def read_timings(path: Path) -> Iterator[Timing | None]:
-    """Lines of another clone's timings.jsonl, one for each of responses.jsonl; None for a line that is none, and for ever once the file ends, or when there is no file."""
+    """Yield the lines of another clone's timings.jsonl, one for each line of responses.jsonl.
+
+    A damaged line gives None. After the last line, and where there is no file, None follows without end.
+    """
     if path.exists():
         for _, text in read_lines(path):
             try:

@@ -1,4 +1,4 @@
-"""Who may answer: the provider's endpoints against the policy, before sending and after. Pure."""
+"""The provider policy: which endpoints may answer, checked before sending and after. Pure."""
 
 import math
 import re
@@ -6,72 +6,75 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from pipeline.core.sections import Section
-from pipeline.stages.generate.config import DEAREST, PriceSection, ProviderSection, Quantization
+from pipeline.stages.generate.config import HIGHEST_PRICE, PriceSection, ProviderSection, Quantization
 from pipeline.stages.generate.limits.money import Price, to_pico, to_usd
 
 FP4 = frozenset({"fp4", "nvfp4", "mxfp4"})
 QUANTIZATIONS: tuple[str, ...] = get_args(Quantization)
 
-WISHES = frozenset({"logprobs", "top_logprobs", "return_token_ids"})
-"""Parameters that are asked for where a server can give them: an endpoint without them may still answer."""
+OPTIONAL_PARAMETERS = frozenset({"logprobs", "top_logprobs", "return_token_ids"})
+"""Optional parameters: an endpoint that does not support them may still answer."""
 
 
 class Endpoint(Section):
-    """One place where the model runs, as the provider lists it. Prices in dollars per million tokens."""
+    """One endpoint of the model, as the provider lists it. Prices are in dollars per million tokens."""
 
     provider: str
-    """Name as answers give it."""
+    """Name in answers."""
     tag: str
-    """Name as requests give it."""
+    """Name in requests."""
     quantization: str
     prompt: float
     completion: float
     request: float = 0.0
-    """Dollars a request."""
+    """Dollars per request."""
     context: int | None = None
     max_completion: int | None = None
     parameters: list[str] | None = None
-    """Null when the list does not say."""
+    """Null when the list does not state them."""
 
     @property
     def price(self) -> Price:
-        """Its dearest price."""
+        """Highest price that the endpoint may charge."""
         return Price(to_pico(self.prompt / 1e6), to_pico(self.completion / 1e6), to_pico(self.request))
 
 
 def normal(name: str) -> str:
-    """Make display names and slugs comparable: `Moonshot AI` and `moonshotai` are one."""
+    """Make display names and slugs comparable: `Moonshot AI` and `moonshotai` are the same."""
     return re.sub(r"[^a-z0-9]", "", name.casefold())
 
 
 def names(endpoint: Endpoint) -> set[str]:
-    """Every name that an entry of `allow` or `deny` may use for an endpoint."""
+    """Return every name that an entry of `allow` or `deny` may use for an endpoint."""
     return {normal(endpoint.provider), normal(endpoint.tag), normal(endpoint.tag.split("/")[0])}
 
 
 def _dollars(value: Any) -> float:
-    """Price as the API writes it (a decimal text); what cannot be read is no price that one may trust."""
+    """Read a price as the API writes it (a decimal text); infinite when it cannot be read or trusted."""
     try:
         number = float(value)
     except (TypeError, ValueError):
         return math.inf
-    return number if 0 <= number <= DEAREST / 1e6 else math.inf  # -1 marks a price that varies
+    return number if 0 <= number <= HIGHEST_PRICE / 1e6 else math.inf  # -1 means that the price varies
 
 
 def parse_endpoints(document: Any) -> list[Endpoint]:
-    """Endpoints of the API's list, sorted by tag; a price that depends on hour or length counts with its dearest."""
+    """Read the API's list of endpoints, sorted by tag.
+
+    Of a price that depends on the hour or the length, the highest counts.
+    """
     listed = mapping(mapping(document).get("data")).get("endpoints")
     found = [_endpoint(entry) for entry in _objects(listed)]
     return sorted(found, key=lambda endpoint: (endpoint.tag, endpoint.provider, endpoint.quantization))
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """Take a value as an object; anything else is an empty one."""
+    """Return the value if it is a JSON object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
-    """Take a value as a list of objects; what is none is left out."""
+    """Return the JSON objects in a list; empty when the value is not a list."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
@@ -108,14 +111,14 @@ def _endpoint(entry: dict[str, Any]) -> Endpoint:
 
 
 def admitted_quantizations(section: ProviderSection) -> list[str]:
-    """Number formats that may answer; by default all but the 4-bit floats."""
+    """Return the number formats that may answer; by default all but the 4-bit floats."""
     return (
         sorted(section.quantizations) if section.quantizations else [name for name in QUANTIZATIONS if name not in FP4]
     )
 
 
 def objections(endpoint: Endpoint, section: ProviderSection, *, needs: frozenset[str], max_tokens: int) -> list[str]:
-    """Every reason why an endpoint may not answer; none means that it may."""
+    """Return every reason why an endpoint may not answer; an empty list when it may."""
     own = names(endpoint)
     found = []
     if section.allow and not own & {normal(name) for name in section.allow}:
@@ -133,7 +136,7 @@ def objections(endpoint: Endpoint, section: ProviderSection, *, needs: frozenset
     if endpoint.prompt < 0:
         found.append("its price is not stated, so no budget can hold")
     found += _too_dear(endpoint, section.max_price)
-    if endpoint.parameters is not None and (lacking := sorted(needs - WISHES - set(endpoint.parameters))):
+    if endpoint.parameters is not None and (lacking := sorted(needs - OPTIONAL_PARAMETERS - set(endpoint.parameters))):
         found.append(f"does not support {', '.join(lacking)}")
     if endpoint.max_completion is not None and endpoint.max_completion < max_tokens:
         found.append(f"answers at most {endpoint.max_completion} tokens, sampling.max_tokens is {max_tokens}")
@@ -151,18 +154,18 @@ def _too_dear(endpoint: Endpoint, most: PriceSection) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What the policy makes of the endpoints, for one dataset's requests."""
+    """The policy's decision on the endpoints, for one dataset's requests."""
 
     admitted: list[Endpoint]
     refused: list[tuple[Endpoint, list[str]]]
     price: Price
-    """Dearest that a request can cost; what reservations use."""
+    """Highest price that a request can have; reservations use it."""
     verified: bool = True
-    """False when the server has no endpoint list and the configured prices stand for it."""
+    """False when the server has no list of endpoints, so the configured prices are used."""
 
 
 def admit(endpoints: list[Endpoint], section: ProviderSection, *, needs: frozenset[str], max_tokens: int) -> Admission:
-    """Sort endpoints into admitted and refused."""
+    """Sort the endpoints into admitted and refused."""
     judged = [(endpoint, objections(endpoint, section, needs=needs, max_tokens=max_tokens)) for endpoint in endpoints]
     admitted = [endpoint for endpoint, reasons in judged if not reasons]
     price = Price()
@@ -172,13 +175,13 @@ def admit(endpoints: list[Endpoint], section: ProviderSection, *, needs: frozens
 
 
 def provider_block(section: ProviderSection, admission: Admission) -> dict[str, Any]:
-    """Give the `provider` object of a request: what decides who may answer, said in full.
+    """Return the `provider` object of a request, which states the policy in full.
 
-    Prices are pinned to the dearest admitted one, so that a rise during a run is refused instead of paid.
+    The price caps are the highest admitted prices, so a price that rises during a run is refused instead of paid.
     """
     block: dict[str, Any] = {
         "allow_fallbacks": True,
-        # endpoints that lack what decides sampling are left out already; a wish must not leave out those that cannot grant it
+        # endpoints without a required parameter are left out already; an optional one must not leave out any
         "require_parameters": not (section.evidence.token_ids or section.evidence.logprobs),
         "data_collection": section.data_collection,
         "quantizations": admitted_quantizations(section),
@@ -196,7 +199,7 @@ def provider_block(section: ProviderSection, admission: Admission) -> dict[str, 
 
 
 def served_by(body: Any) -> str | None:
-    """Who answered, by the body's own word: `provider`, else the endpoint that the router's metadata marks as selected."""
+    """Return the provider that a body names: `provider`, else the endpoint that the router's metadata has selected."""
     if not isinstance(body, dict):
         return None
     if isinstance(body.get("provider"), str):
@@ -211,14 +214,20 @@ def served_by(body: Any) -> str | None:
 
 
 def other_model(model: str | None, section: ProviderSection) -> str | None:
-    """Why an answer under that model name must not be trained on, or None."""
+    """Return why an answer under that model name must not be trained on, or None."""
     if model is None or model in (section.model, *section.answers_as):
         return None
-    return f"model_revision_differs: {model!r} answered, {section.model!r} was asked; if it is the same model, name it in provider.answers_as"
+    return (
+        f"model_revision_differs: {model!r} answered, {section.model!r} was asked; if it is the same model, name it in "
+        "provider.answers_as"
+    )
 
 
 def other_provider(provider: str | None, section: ProviderSection, admitted: list[Endpoint]) -> str | None:
-    """Why an answer from that provider must not be trained on, or None. An openai server is its own only provider."""
+    """Return why an answer from that provider must not be trained on, or None.
+
+    A server of kind openai is its own only provider.
+    """
     if section.kind == "openai":
         return None
     if provider is None:
@@ -231,4 +240,5 @@ def other_provider(provider: str | None, section: ProviderSection, admitted: lis
     )
     if own in known:
         return None
-    return f"provider_not_allowed: {provider!r} is not among the admitted {sorted({endpoint.provider for endpoint in admitted}) or section.allow}"
+    listed = sorted({endpoint.provider for endpoint in admitted}) or section.allow
+    return f"provider_not_allowed: {provider!r} is not among the admitted {listed}"

@@ -1,4 +1,4 @@
-"""The server that answers: its address, its headers, and what it says of its endpoints."""
+"""The server that answers: its address, its headers, and its list of endpoints."""
 
 import asyncio
 import contextlib
@@ -16,14 +16,14 @@ from pipeline.stages.generate.limits.money import price_of
 from pipeline.stages.generate.provider.policy import Admission, admit, parse_endpoints
 
 if TYPE_CHECKING:
-    from pipeline.core.http import Timeouts  # the network client is slow to import, and a rerun needs none
+    from pipeline.core.http import Timeouts  # the network client is slow to import, and a rerun does not need it
 
 
 def api_key(section: ProviderSection) -> str | None:
     """Read the key from the environment variable that the config names; it goes into one header and nowhere else.
 
     Raises:
-        ConfigError: the variable is not set, or holds what no header can.
+        ConfigError: the variable is not set, or its value cannot be a header.
 
     """
     if section.api_key_env is None:
@@ -31,17 +31,19 @@ def api_key(section: ProviderSection) -> str | None:
     key = os.environ.get(section.api_key_env, "")
     if not key:
         raise ConfigError(
-            f"the environment variable {section.api_key_env} (provider.api_key_env) is not set: export the provider's key in it, and run again"
+            f"the environment variable {section.api_key_env} (provider.api_key_env) is not set: export the provider's "
+            "key in it, and run again"
         )
     if not key.isascii() or not key.isprintable() or key.strip() != key:
         raise ConfigError(
-            f"the environment variable {section.api_key_env} holds a key with white space or other characters that no HTTP header takes; was it pasted with its line break?"
+            f"the environment variable {section.api_key_env} holds a key with white space or other characters that are "
+            "not allowed in an HTTP header; was it pasted with a line break?"
         )
     return key
 
 
 def headers(section: ProviderSection) -> dict[str, str]:
-    """Headers of every request."""
+    """Return the headers of every request."""
     found = {} if (key := api_key(section)) is None else {"authorization": f"Bearer {key}"}
     if section.kind != "openai":
         found |= {"x-openrouter-metadata": "enabled", "x-openrouter-cache": "false"}
@@ -49,7 +51,7 @@ def headers(section: ProviderSection) -> dict[str, str]:
 
 
 def timeouts(section: ProviderSection) -> "Timeouts":
-    """Deadlines of every request."""
+    """Return the deadlines of every request."""
     from pipeline.core.http import Timeouts
 
     return Timeouts(section.timeout.connect, section.timeout.read, section.timeout.total)
@@ -57,11 +59,17 @@ def timeouts(section: ProviderSection) -> "Timeouts":
 
 @contextlib.contextmanager
 def running_server(section: ProviderSection, model: Path, record: Path) -> Iterator[ProviderSection]:
-    """Give the section with the address to use: the embedded server runs as long as the block does."""
+    """Give the section with the address to use; the embedded server runs for the block.
+
+    Raises:
+        ConfigError: the address of the API is missing.
+
+    """
     if section.kind != "embedded":
         if section.base_url is None:
             raise ConfigError(
-                f"provider.base_url is null; kind {section.kind} needs the address of the API, as https://openrouter.ai/api/v1"
+                f"provider.base_url is null; kind {section.kind} needs the address of the API, such as "
+                "https://openrouter.ai/api/v1"
             )
         yield section
     elif section.base_url is not None:
@@ -74,7 +82,7 @@ def running_server(section: ProviderSection, model: Path, record: Path) -> Itera
 
 
 def identity(section: ProviderSection, model: Path) -> str | None:
-    """What tells one stand-in from a retrained one; null for a server that has its name in the config."""
+    """Return a digest that tells a retrained stand-in from the one before; None for a server that the config names."""
     if section.kind != "embedded":
         return None
     from pipeline.standin.server.process import identity as weights
@@ -106,10 +114,10 @@ def endpoints_document(section: ProviderSection) -> Any:
 
 
 def admission_of(section: ProviderSection, document: Any, *, needs: frozenset[str], max_tokens: int) -> Admission:
-    """Say who may answer, and what it can cost at most.
+    """Decide which endpoints may answer, and at which price at most.
 
     Raises:
-        ProviderError: nobody may; the message says why not, endpoint by endpoint.
+        ProviderError: none may; the message gives the reasons for each endpoint.
 
     """
     if section.kind == "openai":
@@ -117,7 +125,8 @@ def admission_of(section: ProviderSection, document: Any, *, needs: frozenset[st
     if document is None:
         if section.max_price.prompt is None or section.max_price.completion is None:
             raise ProviderError(
-                f"{section.base_url}: lists no endpoints for {section.model!r}, so prices are unknown; set provider.max_price.prompt and .completion (dollars per million tokens) to bound them"
+                f"{section.base_url}: lists no endpoints for {section.model!r}, so prices are unknown; set "
+                "provider.max_price.prompt and .completion (dollars per million tokens) to bound them"
             )
         return Admission([], [], price_of(section.max_price), verified=False)
     admission = admit(parse_endpoints(document), section, needs=needs, max_tokens=max_tokens)
@@ -126,6 +135,7 @@ def admission_of(section: ProviderSection, document: Any, *, needs: frozenset[st
             f"{endpoint.provider} ({endpoint.tag}): {'; '.join(reasons)}" for endpoint, reasons in admission.refused
         )
         raise ProviderError(
-            f"{section.model}: no endpoint may answer under the policy in conf/provider/:\n  {listed or '(the server lists none)'}"
+            f"{section.model}: no endpoint may answer under the policy in conf/provider/:\n  "
+            f"{listed or '(the server lists none)'}"
         )
     return admission

@@ -1,10 +1,10 @@
-"""Uncertain spend settled: the router is asked what a request cost whose answer, or whose cost, never came. It costs nothing."""
+"""Ask the router for the cost of requests whose answer or cost never came. This is free."""
 
 import asyncio
 import sqlite3
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import orjson
@@ -12,97 +12,82 @@ import orjson
 from pipeline.core.errors import ProviderError
 from pipeline.core.http import Client, Lost, Reply
 from pipeline.stages.generate.config import ProviderSection
+from pipeline.stages.generate.ledger.accounts import UnknownCost, unknown_costs, untraceable_costs
+from pipeline.stages.generate.ledger.notes import forget_plans
+from pipeline.stages.generate.ledger.records import Bill
+from pipeline.stages.generate.ledger.statements import book_cost
 from pipeline.stages.generate.limits.money import amount, billed_tokens, to_pico
 from pipeline.stages.generate.provider.classify import payload
 from pipeline.stages.generate.provider.policy import mapping
 from pipeline.stages.generate.provider.server import headers, timeouts
 
 _AT_ONCE = 8
-_OPEN = "(state='uncertain' OR (state IN ('answer', 'spoilt', 'failed', 'dropped') AND cost_pico IS NULL))"
-_SETTLE = """UPDATE results SET state=CASE state WHEN 'uncertain' THEN 'failed' ELSE state END, cost_pico=?2, charge_pico=?2, prompt_tokens=coalesce(?3, prompt_tokens),
-completion_tokens=coalesce(?4, completion_tokens), charge_tokens=coalesce(?4, charge_tokens), provider=coalesce(provider, ?5), model=coalesce(model, ?6) WHERE attempt=?1"""
-
-
-class Bill(NamedTuple):
-    """What the router says of a request."""
-
-    cost_pico: int
-    prompt_tokens: int | None
-    completion_tokens: int | None
-    provider: str | None
-    model: str | None
 
 
 @dataclass(slots=True)
-class Settled:
-    """What came of it."""
+class SettlingReport:
+    """Counts of the requests that were settled, and of those that were not."""
 
     settled: int = 0
     charged_pico: int = 0
-    """What those requests were booked with before."""
+    """Picodollars that were booked for the settled requests before."""
     cost_pico: int = 0
-    """What they cost."""
+    """Picodollars that they cost."""
     unknown: Counter[str] = field(default_factory=Counter)
-    """Why others are as uncertain as before."""
+    """Reasons why other requests remain uncertain."""
     untraceable: int = 0
     """Requests of unknown cost whose id never came."""
     untraceable_pico: int = 0
 
 
-def settle(db: sqlite3.Connection, provider: ProviderSection) -> Settled:
+def settle_uncertain(db: sqlite3.Connection, provider: ProviderSection) -> SettlingReport:
     """Ask for every request of unknown cost whose id is known, and book what it cost.
 
     Raises:
-        ProviderError: the provider keeps no such account, refuses the key, or cannot be reached.
+        ProviderError: the provider has no such account, refuses the key, or cannot be reached.
         ConfigError: the key is not set.
 
     """
     if provider.kind != "openrouter" or provider.base_url is None:
         raise ProviderError(
-            f"provider.kind is {provider.kind}: only OpenRouter can be asked what a request cost; choose it in params.yaml, or live with the worst case"
+            f"provider.kind is {provider.kind}: only OpenRouter can be asked what a request cost; choose it in "
+            "params.yaml, or leave the worst case booked"
         )
-    found = Settled()
-    query = f"SELECT count(*), coalesce(sum(charge_pico), 0) FROM attempts WHERE purse='real' AND generation IS NULL AND {_OPEN}"  # noqa: S608
-    found.untraceable, found.untraceable_pico = db.execute(query).fetchone()
-    rows = db.execute(
-        f"SELECT id, generation, charge_pico FROM attempts WHERE purse='real' AND generation IS NOT NULL AND {_OPEN} ORDER BY id"  # noqa: S608
-    ).fetchall()
-    if rows:
-        asyncio.run(_settle_all(db, provider, rows, found))
-        db.execute(
-            "UPDATE projections SET plan=''"
-        )  # the summaries name the uncertain spend: the next generate writes them anew
-    return found
+    untraceable, untraceable_pico = untraceable_costs(db)
+    report = SettlingReport(untraceable=untraceable, untraceable_pico=untraceable_pico)
+    if requests := unknown_costs(db):
+        asyncio.run(_settle_all(db, provider, requests, report))
+        forget_plans(db)
+    return report
 
 
 async def _settle_all(
-    db: sqlite3.Connection, provider: ProviderSection, rows: list[tuple[int, str, int]], found: Settled
+    db: sqlite3.Connection, provider: ProviderSection, requests: list[UnknownCost], report: SettlingReport
 ) -> None:
     assert provider.base_url is not None
     async with Client(
         provider.base_url, headers=headers(provider), timeouts=timeouts(provider), connections=_AT_ONCE
     ) as client:
-        for start in range(0, len(rows), _AT_ONCE):
-            some = rows[start : start + _AT_ONCE]
-            for (attempt, _, charged), bill in zip(
-                some, await asyncio.gather(*(_ask(client, row[1]) for row in some)), strict=True
-            ):
+        for start in range(0, len(requests), _AT_ONCE):
+            together = requests[start : start + _AT_ONCE]
+            bills = await asyncio.gather(*(_fetch_bill(client, request.generation) for request in together))
+            for request, bill in zip(together, bills, strict=True):
                 if isinstance(bill, str):
-                    found.unknown[bill] += 1
+                    report.unknown[bill] += 1
                     continue
-                db.execute(_SETTLE, (attempt, *bill))
-                found.settled += 1
-                found.charged_pico += charged
-                found.cost_pico += bill.cost_pico
+                book_cost(db, request.attempt, bill)
+                report.settled += 1
+                report.charged_pico += request.charge_pico
+                report.cost_pico += bill.cost_pico
 
 
-async def _ask(client: Client, generation: str) -> Bill | str:
-    """Ask what one request cost; why it is not known, where it is not."""
+async def _fetch_bill(client: Client, generation: str) -> Bill | str:
+    """Ask what one request cost; return the reason where the router does not know."""
     try:
         reply = await client.get(f"/generation?id={quote(generation, safe='')}")
     except Lost as lost:
         raise ProviderError(
-            f"the provider cannot be asked: {lost.kind}: {lost}; what was settled so far is kept: run again"
+            f"the provider cannot be asked: {lost.kind}: {lost}; the requests settled so far are kept: run again"
         ) from None
     if reply.status in (401, 403):
         raise ProviderError(
@@ -114,7 +99,10 @@ async def _ask(client: Client, generation: str) -> Bill | str:
 
 
 def bill_of(reply: Reply) -> Bill | None:
-    """Read `/generation`'s answer; None when it states no cost. With a key of one's own upstream, that bill comes on top."""
+    """Read the answer of `/generation`; None when it states no cost.
+
+    With the user's own key at the upstream provider, that provider's bill is added.
+    """
     try:
         data = mapping(mapping(orjson.loads(payload(reply.body))).get("data"))
     except orjson.JSONDecodeError:

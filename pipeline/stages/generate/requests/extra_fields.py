@@ -1,14 +1,17 @@
-"""What `sampling.extra` may not say: fields that the engine sets, and fields that cost what no budget foresees or bring another model in. Pure."""
+"""Fields that `sampling.extra` may not set. Pure.
+
+The engine sets some of them; others cost money that the budget does not count, or let another model answer.
+"""
 
 from typing import Any
 
 import orjson
 
-_OWN = "has a key of its own in conf/, and the budget and the policy rely on it"
-_PAID = "can cost more than tokens, and no budget foresees that"
-_ROUTE = "decides who answers, which is the provider section's business"
+_OWN = "has a key of its own in conf/, on which the budget and the policy rely"
+_PAID = "can cost more than tokens, which the budget does not count"
+_ROUTE = "decides who answers, which the provider section does"
 _COUNT = "asks for several answers, and a prompt gets one"
-_PROMPT = "changes what the model is asked, which is the prompt's business"
+_PROMPT = "changes what the model is asked, which the prompt does"
 _FORM = "changes the form of the answer, which the engine sets"
 
 REFUSED = {
@@ -36,32 +39,32 @@ REFUSED = {
     ),
     **dict.fromkeys(("stream", "stream_options", "echo", "debug", "background"), _FORM),
 }
-"""Field of the request body to why it is refused."""
+"""Field of the request body to the reason why it is refused."""
 
-_MARKS = {"search": _PAID, "plugin": _PAID, "online": _PAID}
-"""Parts of a name that speak of paid extras, whoever the provider is."""
+_PARTS = {"search": _PAID, "plugin": _PAID, "online": _PAID}
+"""Parts of a field's name that suggest paid extras at any provider."""
 
 
 def objections(extra: dict[str, Any]) -> list[str]:
-    """Every reason why the fields may not be sent."""
-    found = [f"{name} {why}" for name in extra if (why := _why_not(name)) is not None]
+    """Return every reason why the fields may not be sent."""
+    reasons = [f"{name} {why}" for name in extra if (why := _why_not(name)) is not None]
     try:
         orjson.dumps(extra)
     except TypeError as error:  # a number beyond 64 bits, a date
-        found.append(f"the fields are not JSON: {error}")
-    return found
+        reasons.append(f"the fields are not JSON: {error}")
+    return reasons
 
 
 def _why_not(name: str) -> str | None:
     plain = name.strip().casefold()
-    return REFUSED.get(plain) or next((why for mark, why in _MARKS.items() if mark in plain), None)
+    return REFUSED.get(plain) or next((why for part, why in _PARTS.items() if part in plain), None)
 
 
 def model_objection(model: str) -> str | None:
-    """Why a router's model name may not be asked: suffixes and names that buy extras or let the router choose."""
+    """Return why a router must not be asked for that model name, or None: it buys extras, or lets the router choose."""
     base, _, variant = model.partition(":")
     if variant.casefold() == "online":
-        return f"{model!r} buys a web search with each request, which no budget foresees; ask for {base!r}"
+        return f"{model!r} buys a web search with each request, which the budget does not count; ask for {base!r}"
     if base.casefold() == "openrouter/auto" or base.startswith("@preset/") or "@preset/" in model:
         return f"{model!r} lets the router choose the model; name one"
     return None

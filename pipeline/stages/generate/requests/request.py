@@ -1,4 +1,4 @@
-"""A prompt to the bytes of a request, and to the key under which its answer is kept. Pure."""
+"""The bytes of a prompt's request, and the key under which its answer is kept. Pure."""
 
 import hashlib
 from typing import Any, NamedTuple
@@ -6,54 +6,53 @@ from typing import Any, NamedTuple
 import orjson
 
 from pipeline.stages.generate.config import ProviderSection, SamplingSection
+from pipeline.stages.generate.ledger.records import Charge
 from pipeline.stages.generate.limits.money import Price, most_prompt_tokens
 from pipeline.stages.generate.provider.policy import Admission, admitted_quantizations, provider_block
 
 _KEY_VERSION = 1
 
 
-class Question(NamedTuple):
-    """A prompt, as `schema.prompts.Prompt` describes it, without the cost of a model for each of a million rows."""
+class PromptRow(NamedTuple):
+    """A prompt, as `schema.prompts.Prompt` describes it, without the cost of a pydantic model for a million rows."""
 
     id: str
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None
 
 
-class Ask(NamedTuple):
-    """One request that can be sent."""
+class PreparedRequest(NamedTuple):
+    """A request that can be sent."""
 
     id: str
-    """The prompt's."""
+    """Id of the prompt."""
     key: str
-    """sha256 hex of everything that decides the answer."""
+    """SHA-256 in hex of everything that decides the answer."""
     content: bytes
-    """JSON of the body's first part: the prompt. The rest is the same for all, see `rotation.Rotation.tail`."""
-    most_pico: int
-    """Most that it can cost, in picodollars."""
-    most_tokens: int
-    """Most completion tokens that it can be billed for."""
+    """JSON of the body's first part, the prompt. The rest is the same for all: `rotation.Rotation.tail`."""
+    worst_case: Charge
+    """Most that it can cost, and most completion tokens that it can be billed for."""
 
     def body(self, tail: bytes) -> bytes:
-        """JSON to send; ``tail`` is `Asker.template` as JSON."""
+        """Return the JSON to send; ``tail`` is `RequestBuilder.template` as JSON."""
         return b"%b,%b" % (self.content, tail[1:])
 
 
-class Asker:
-    """Makes the requests of one dataset under one configuration."""
+class RequestBuilder:
+    """Builds the requests of one dataset under one configuration."""
 
     def __init__(
         self, sampling: SamplingSection, provider: ProviderSection, *, send_tools: bool, identity: str | None
     ) -> None:
-        self._sampling = sampling
-        self._provider = provider
+        self.sampling = sampling
+        self.provider = provider
         self._send_tools = send_tools
         self.identity = identity
-        """What tells one stand-in from another; null for a real provider."""
+        """Tells one stand-in from another; None for a real provider."""
         decides = {
             "version": _KEY_VERSION,
             "kind": provider.kind,
-            # an openai server is known by its address alone; a router by the policy that it is given
+            # an openai server is identified by its address alone, a router by the policy in its requests
             "server": provider.base_url if provider.kind == "openai" else identity,
             "model": provider.model,
             "sampling": sampling.model_dump(mode="json"),
@@ -67,48 +66,51 @@ class Asker:
         self._prefix = hashlib.sha256(orjson.dumps(decides, option=orjson.OPT_SORT_KEYS))
 
     def key(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> str:
-        """Name of the answer in the ledger. Price caps, concurrency, timeouts and retries do not decide an answer, so they are not in it."""
+        """Return the answer's name in the ledger.
+
+        Price caps, concurrency, timeouts and retries do not decide an answer, so they are not part of it.
+        """
         digest = self._prefix.copy()
         digest.update(orjson.dumps([messages, tools if self._send_tools else None], option=orjson.OPT_SORT_KEYS))
         return digest.hexdigest()
 
     def parameters(self) -> frozenset[str]:
-        """Names of the parameters that an endpoint must understand."""
-        names = {"temperature", "top_p", "max_tokens", *self._sampling.extra}
-        names |= {"seed"} if self._sampling.seed is not None else set()
+        """Return the names of the parameters that an endpoint must support."""
+        names = {"temperature", "top_p", "max_tokens", *self.sampling.extra}
+        names |= {"seed"} if self.sampling.seed is not None else set()
         return frozenset(names | ({"tools"} if self._send_tools else set()))
 
     def template(self, admission: Admission) -> dict[str, Any]:
-        """Everything of a body but the prompt: sampling in full, since a provider's own defaults fill any gap."""
+        """Return a body without the prompt. It states all sampling, since a provider's own defaults fill any gap."""
         body: dict[str, Any] = {
-            "model": self._provider.model,
-            "temperature": self._sampling.temperature,
-            "top_p": self._sampling.top_p,
-            "max_tokens": self._sampling.max_tokens,
+            "model": self.provider.model,
+            "temperature": self.sampling.temperature,
+            "top_p": self.sampling.top_p,
+            "max_tokens": self.sampling.max_tokens,
             "stream": False,
         }
-        if self._sampling.seed is not None:
-            body["seed"] = self._sampling.seed
-        if self._provider.evidence.logprobs:
+        if self.sampling.seed is not None:
+            body["seed"] = self.sampling.seed
+        if self.provider.evidence.logprobs:
             body["logprobs"] = True
-        if self._provider.evidence.token_ids:
+        if self.provider.evidence.token_ids:
             body["return_token_ids"] = True
-        if self._provider.kind != "openai":
-            body["provider"] = provider_block(self._provider, admission)
-            body["plugins"] = [{"id": "context-compression", "enabled": False}]  # it would edit the prompt
-        return body | self._sampling.extra
+        if self.provider.kind != "openai":
+            body["provider"] = provider_block(self.provider, admission)
+            body["plugins"] = [{"id": "context-compression", "enabled": False}]  # this plugin would edit the prompt
+        return body | self.sampling.extra
 
-    def content_size(self, prompt: Question) -> int:
-        """Bytes of a prompt's part of the body: no fewer than its tokens."""
+    def content_size(self, prompt: PromptRow) -> int:
+        """Return the bytes of a prompt's part of the body; it has at most that many tokens."""
         return len(self._content(prompt))
 
-    def _content(self, prompt: Question) -> bytes:
+    def _content(self, prompt: PromptRow) -> bytes:
         content = b'{"messages":' + orjson.dumps(prompt.messages)
         return content + b',"tools":' + orjson.dumps(prompt.tools) if self._send_tools and prompt.tools else content
 
-    def ask(self, prompt: Question, key: str, price: Price) -> Ask:
-        """Make the request for a prompt."""
+    def prepare(self, prompt: PromptRow, key: str, price: Price) -> PreparedRequest:
+        """Build the request for a prompt."""
         content = self._content(prompt)
         tokens = self.most_tokens
         cost = price.cost(most_prompt_tokens(len(content), len(prompt.messages)), tokens)
-        return Ask(prompt.id, key, content, cost, tokens)
+        return PreparedRequest(prompt.id, key, content, Charge(cost, tokens))

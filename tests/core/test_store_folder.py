@@ -1,4 +1,4 @@
-"""Where the ledger lives."""
+"""The folder of the ledger."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A full disk under the ledger: nothing is sent that could not be kept, and what came all the same is kept elsewhere and not paid again."""
+"""A full disk under the ledger: no answer is lost or paid for again."""
 
 import shutil
 import sqlite3
@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from pipeline.commands.store import collect
 from pipeline.core.errors import DiskError
-from pipeline.stages.generate.ledger import ledger
-from pipeline.stages.generate.ledger.writer import Writer
-from pipeline.stages.generate.limits.free_disk import Room
+from pipeline.stages.generate.ledger.connection import FILE, opened
+from pipeline.stages.generate.ledger.garbage import shrink
+from pipeline.stages.generate.ledger.queries import iterate_answers
+from pipeline.stages.generate.ledger.writer import QueuedWrite, Writer
+from pipeline.stages.generate.limits.free_disk import FreeDisk
 from tests.conftest import ROOT
 from tests.namespaces import mounting
 from tests.stages.generate.chat_server import good
@@ -28,21 +29,21 @@ def answered(rows: list[dict[str, Any]]) -> list[str]:
     return [row["response"]["choices"][0]["message"]["content"] for row in rows if row["error"] is None]
 
 
-def test_room_is_needed_for_what_is_in_flight_and_for_what_a_checkpoint_copies(
+def test_the_disk_needs_space_for_the_answers_in_flight_and_for_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = Room(tmp_path, 1000)
+    disk = FreeDisk(tmp_path, 1000)
     needed = (1 << 17) + 8000
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3 * needed))
-    assert room.shortage(3) is None
-    (tmp_path / f"{ledger.FILE}-wal").write_bytes(b"x")
-    assert f"{3 * needed:,} bytes are left on the disk, and what is in flight may need {3 * needed + 1:,}" in str(
-        room.shortage(3)
+    assert disk.shortage(3) is None
+    (tmp_path / f"{FILE}-wal").write_bytes(b"x")
+    assert f"{3 * needed:,} bytes are left on the disk, and the answers in flight may need {3 * needed + 1:,}" in str(
+        disk.shortage(3)
     )
-    room.learn(10_000)
-    assert f"may need {3 * (needed + 2000) + 1:,}" in str(room.shortage(3))
+    disk.learn(10_000)
+    assert f"may need {3 * (needed + 2000) + 1:,}" in str(disk.shortage(3))
     monkeypatch.undo()
-    assert "No such file" in str(Room(tmp_path / "gone", 1000).shortage(1))
+    assert "No such file" in str(FreeDisk(tmp_path / "gone", 1000).shortage(1))
 
 
 def test_nothing_is_sent_without_room_and_earlier_answers_are_written_out(
@@ -75,26 +76,25 @@ def test_a_disk_that_fills_stops_the_run_while_what_is_in_flight_still_fits(
 def test_what_the_ledger_cannot_take_is_written_out_and_taken_in_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when another program fills the disk while answers are on their way, and responses.jsonl lies on another one."""
+    """Another program fills the ledger's disk while answers are in flight; responses.jsonl is on another disk."""
     write = Writer._write
 
-    def full(writer: Writer, batch: list[Any]) -> None:
+    def full(writer: Writer, batch: list[QueuedWrite]) -> None:
         if len(bench.server.asked) >= 6:
-            writer._db.execute(
-                "PRAGMA max_page_count=1"
-            )  # SQLite's own word for a full disk: the file may not grow any more
+            writer._db.execute("PRAGMA max_page_count=1")  # as on a full disk: the file may not grow
         write(writer, batch)
 
     bench.server.script = lambda *_: good(LONG)
     monkeypatch.setattr(Writer, "_write", full)
     with pytest.raises(
         DiskError,
-        match=r"ledger\.sqlite: the ledger cannot be written \(database or disk is full\); [\d,]+ bytes are left on its disk",
+        match=r"ledger\.sqlite: the ledger cannot be written \(database or disk is full\); "
+        r"[\d,]+ bytes are left on its disk",
     ):
         bench.ask(*map(str, range(20)))
     assert len(answered(bench.rows())) == len(bench.server.asked) < 20
-    with ledger.opened(bench.folder / "store", readonly=True) as db:
-        assert len(list(ledger.iterate_answers(db))) < len(bench.server.asked)
+    with opened(bench.folder / "store", readonly=True) as db:
+        assert len(list(iterate_answers(db))) < len(bench.server.asked)
     monkeypatch.setattr(Writer, "_write", write)
     assert answered(bench.run()) == [LONG] * 20
     assert Counter(bench.server.asked).most_common(1)[0][1] == 1
@@ -108,24 +108,25 @@ def test_a_ledger_is_read_on_a_full_disk_and_on_one_that_takes_nothing(tmp_path:
     code = """
 import pathlib, subprocess, sys
 from pipeline.core.errors import DiskError
-from pipeline.stages.generate import ledger
+from pipeline.stages.generate.ledger.accounts import charged
+from pipeline.stages.generate.ledger.connection import connect, opened
 
 folder = pathlib.Path(sys.argv[1])
-ledger.connect(folder).close()
+connect(folder).close()
 subprocess.run("cat /dev/zero > fill", shell=True, cwd=folder, stderr=subprocess.DEVNULL)
 for readonly in (False, True):
-    with ledger.opened(folder, readonly=readonly) as db:
-        print(ledger.spending(db, "real").pico)
+    with opened(folder, readonly=readonly) as db:
+        print(charged(db, "real").pico)
 try:
-    with ledger.opened(folder) as db:
+    with opened(folder) as db:
         db.execute("INSERT INTO runs(dataset, provider, started_at) VALUES('a', 'b', zeroblob(100000))")
 except DiskError as error:
     print(error)
 subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
-with ledger.opened(folder, readonly=True) as db:
-    print(ledger.spending(db, "real").pico)
+with opened(folder, readonly=True) as db:
+    print(charged(db, "real").pico)
 try:
-    ledger.connect(folder)
+    connect(folder)
 except DiskError as error:
     print(error)
 """
@@ -137,9 +138,10 @@ except DiskError as error:
     *read, full, again, forbidden = done.stdout.splitlines()
     assert [*read, again] == ["0", "0", "0"]
     assert full.endswith(
-        "(database or disk is full); 0 bytes are left on its disk: free some space and run again: what was answered so far is kept"
+        "(database or disk is full); 0 bytes are left on its disk: free some space and run again; "
+        "all answers so far are kept"
     )
-    assert f"see that you may write to {tmp_path}" in forbidden
+    assert f"check that you may write to {tmp_path}" in forbidden
 
 
 def test_store_gc_says_what_shrinking_needs() -> None:
@@ -152,6 +154,6 @@ def test_store_gc_says_what_shrinking_needs() -> None:
 
     with pytest.raises(
         DiskError,
-        match=r"what was to go is dropped, .* \(SQLITE_TMPDIR or TMPDIR\), then beside it \(database or disk is full\)",
+        match=r"the bodies are dropped, .* \(SQLITE_TMPDIR or TMPDIR\), then beside it \(database or disk is full\)",
     ):
-        collect(SimpleNamespace(execute=execute), 1.0, None, really=False)  # type: ignore[arg-type]
+        shrink(SimpleNamespace(execute=execute))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The client by itself: what it says of a server that breaks the rules, and how many connections it opens."""
+"""The HTTP client against servers that break the rules, and the number of its connections."""
 
 import asyncio
 import contextlib
