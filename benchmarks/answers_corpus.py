@@ -8,7 +8,7 @@ from pipeline.answers.assemble import Encoder, assemble
 from pipeline.answers.readings.markers import Markers, Piece
 from pipeline.answers.rungs.logprobs import Vocabulary
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 WORDS = [
     "the",

@@ -25,7 +25,8 @@ from pipeline.core.files import write_json
 from pipeline.core.tables import read_batches, write_rows
 from pipeline.formats.hidden_states import HiddenStates
 from pipeline.formats.schema.tokens import SCHEMA
-from pipeline.model.weights import DTYPES, open_model
+from pipeline.model.weights.devices import DTYPES
+from pipeline.model.weights.target import open_model
 from pipeline.stages.extract import stage
 from pipeline.stages.extract.config import ExtractSection
 from pipeline.stages.extract.forward import pack_attention, run_packed

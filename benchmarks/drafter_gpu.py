@@ -23,7 +23,10 @@ from benchmarks.results import save
 from pipeline.drafter.config import DrafterConfig
 from pipeline.drafter.drafter import Drafter, initialize
 from pipeline.drafter.unroll import Pack
-from pipeline.model.weights import Ends, Source, Target, default_layers
+from pipeline.model.weights.ends import Ends
+from pipeline.model.weights.layer_ids import default_layers
+from pipeline.model.weights.source import WeightsSource
+from pipeline.model.weights.target import Target
 from pipeline.stages.extract.config import ExtractSection
 from pipeline.stages.train.config import TrainSection
 from pipeline.stages.train.loop import Learner
@@ -75,7 +78,7 @@ def make_target(size: Size, device: torch.device) -> Target:
     )  # fmt: skip
     torch.manual_seed(0)
     with device:
-        return Target(LlamaForCausalLM(config).to(torch.bfloat16), Source("random"))
+        return Target(LlamaForCausalLM(config).to(torch.bfloat16), WeightsSource("random"))
 
 
 def make_learner(size: Size, target: Target) -> Learner:

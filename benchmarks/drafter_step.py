@@ -28,7 +28,8 @@ from pipeline.drafter.config import DrafterConfig
 from pipeline.drafter.drafter import Drafter, initialize
 from pipeline.drafter.objective import loss_of_steps
 from pipeline.drafter.unroll import Pack, Plan, plan_unroll
-from pipeline.model.weights import Ends, Source
+from pipeline.model.weights.ends import Ends
+from pipeline.model.weights.source import WeightsSource
 from pipeline.stages.train.config import TrainSection
 from pipeline.stages.train.loop import Learner
 
@@ -46,7 +47,12 @@ def make(length: int, prompt: int, hidden: int, vocab: int, steps: int) -> tuple
     torch.manual_seed(0)
     drafter = Drafter(config, torch.randn(vocab, hidden), torch.arange(vocab))
     ends = Ends(
-        drafter.embedding, torch.randn(vocab, hidden) / hidden**0.5, LlamaRMSNorm(hidden), None, [], Source("random")
+        drafter.embedding,
+        torch.randn(vocab, hidden) / hidden**0.5,
+        LlamaRMSNorm(hidden),
+        None,
+        [],
+        WeightsSource("random"),
     )
     initialize(drafter, ends.head, 0)
     settings = TrainSection(

@@ -17,7 +17,7 @@ from pipeline.answers.assemble import unpack
 from pipeline.answers.lines import Job
 from pipeline.answers.providers.habits import Seen, learn
 from pipeline.answers.rows import RowMaker
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.targets import open_target
 from pipeline.stages.calibrate.compare import Judge
 from pipeline.stages.calibrate.scores import wilson

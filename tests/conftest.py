@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from pipeline.core.process.runner import no_collector
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.targets import open_target
 from tests.instant_stages import InstantBuild, built
 from tests.workspace import ROOT as ROOT

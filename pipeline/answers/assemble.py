@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline.answers.readings.markers import Piece
 from pipeline.formats.schema.tokens import Segment
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 WIDTH = 4
 """Bytes of an id."""

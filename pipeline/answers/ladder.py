@@ -18,7 +18,7 @@ from pipeline.core.errors import InputError
 from pipeline.formats.completion.answer import Answer, Bill
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import Evidence
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 _TEXT_IS_STILL_THERE = frozenset({"reasoning_not_raw"})
 """Faults of an answer that returned ids make good."""
@@ -53,7 +53,7 @@ class Rebuilder:
             for text in (answer.reasoning, answer.content)
             if text and not self.markers.may_hold(text)
         ]
-        return dict(zip(map(id, texts), self.tokenizer.flats(texts), strict=True))
+        return dict(zip(map(id, texts), self.tokenizer.encode_flat_batch(texts), strict=True))
 
     def rebuild(
         self, answer: Answer, bill: Bill, habits: Habits, prompted: Prompted, ahead: Ahead = NOTHING

@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.core.errors import InputError
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.conversation import check_messages, check_tools
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 
 class _PromptTokenizer:

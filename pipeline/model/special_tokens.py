@@ -2,7 +2,8 @@
 
 from pipeline.core.errors import TokenizerError
 from pipeline.formats.schema.target import TargetRecord, TargetSpec
-from pipeline.model.tokenizer.loading import Tokenizer, load_tokenizer
+from pipeline.model.tokenizer.loading import load_tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 _KIMI = {
     "end": "<|im_end|>",

@@ -9,7 +9,7 @@ from pipeline.answers.assemble import unpack
 from pipeline.answers.lines import Job
 from pipeline.answers.providers.habits import Seen, learn
 from pipeline.answers.rows import Row, RowMaker
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
 
 WORDS = ["sun", "rain", "snow", "wind", "fog", "hail", "frost", "storm", "cloud", "ice"]

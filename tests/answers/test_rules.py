@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.answers.assemble import unpack
 from pipeline.answers.rows import Row, RowMaker
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
 
 SECTION = '<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|><|tool_calls_section_end|>'

@@ -9,7 +9,7 @@ from pipeline.answers.assemble import unpack
 from pipeline.answers.lines import Job, file_job
 from pipeline.answers.rows import Row, RowMaker
 from pipeline.core.files import to_json
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.answers.build import CLOSE, END
 
 REASONING, CONTENT = "The user wants the temperature in Oslo.", "It is 7 degrees in Oslo."

@@ -9,7 +9,7 @@ from pipeline.answers.lines import Job
 from pipeline.answers.rows import Row, RowMaker
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.answers.build import codes, rows_of
 from tests.conftest import shared_cases
 

@@ -16,7 +16,8 @@ from pipeline.core.errors import InputError, TokenizerError
 from pipeline.formats.schema.target import TargetRecord, TargetSpec, TokenizerSpec
 from pipeline.model.rendering import PromptRenderer
 from pipeline.model.special_tokens import make_record, open_tokenizer, special_token_faults
-from pipeline.model.tokenizer.loading import Tokenizer, load_tokenizer
+from pipeline.model.tokenizer.loading import load_tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.compose import target_section
 from pipeline.project.targets import open_target
 from pipeline.stages.target.config import TargetSection
@@ -122,12 +123,12 @@ def test_flat_encoding_is_the_same_ids_as_bytes(tokenizer: Tokenizer, text: str)
 @example(several=["plain", "a marker: <|im_end|>", ""])
 @example(several=["short", "x" * 30_000])
 def test_many_texts_are_encoded_as_each_alone(tokenizer: Tokenizer, several: list[str]) -> None:
-    assert tokenizer.flats(several) == [tokenizer.encode_flat(text) for text in several]
+    assert tokenizer.encode_flat_batch(several) == [tokenizer.encode_flat(text) for text in several]
 
 
 def test_of_many_texts_the_one_that_is_not_unicode_is_named(tokenizer: Tokenizer) -> None:
     with pytest.raises(InputError, match="character 2 is"):
-        tokenizer.flats(["fine", "ab\ud800"])
+        tokenizer.encode_flat_batch(["fine", "ab\ud800"])
 
 
 def test_names_that_the_library_invented_are_no_special_tokens(tokenizer: Tokenizer) -> None:
@@ -401,7 +402,7 @@ def test_a_damaged_rank_file_is_named(section: TargetSection, tmp_path: Path, co
     spec = section.model_copy(
         update={"tokenizer": TokenizerSpec(backend="tiktoken", name=str(tmp_path / "x.tiktoken"), pattern=".")}
     )
-    with pytest.raises(TokenizerError, match=r"x\.tiktoken: no rank file"):
+    with pytest.raises(TokenizerError, match=r"x\.tiktoken: not a tiktoken rank file"):
         load_tokenizer(spec)
 
 

@@ -3,7 +3,7 @@
 import re
 
 from pipeline.answers.assemble import Built, Span, unpack
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 
 def with_names(built: Built, name: re.Pattern[bytes], tokenizer: Tokenizer) -> Built:

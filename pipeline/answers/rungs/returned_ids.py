@@ -10,7 +10,7 @@ from pipeline.answers.readings.chat_formats import Thinking
 from pipeline.answers.readings.markers import Markers
 from pipeline.formats.completion.answer import Answer, Call
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 _REPLACED = re.compile("�+")
 
@@ -22,7 +22,7 @@ def as_ids(value: Any) -> list[int] | None:
 
 def impossible(ids: Sequence[int], record: TargetRecord, tokenizer: Tokenizer) -> list[tuple[str, str]]:
     """Each id that the model cannot have meant: (code, where and which)."""
-    strange = tokenizer.without_text(set(ids)) - set(record.special_tokens.values())
+    strange = tokenizer.without_bytes(set(ids)) - set(record.special_tokens.values())
     if not strange:
         return []
     return [

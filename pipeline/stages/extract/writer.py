@@ -18,7 +18,7 @@ from pipeline.core.reuse.row_cache import Kept
 from pipeline.core.tensors import TensorFile, is_finite, save_tensors
 from pipeline.formats.hidden_states import quantize
 from pipeline.formats.schema.hidden import StoredDtype
-from pipeline.model.weights import DTYPES
+from pipeline.model.weights.devices import DTYPES
 from pipeline.stages.extract.plan import Row, ShardPlan
 
 _KEY = "key.json"

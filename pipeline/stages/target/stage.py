@@ -14,7 +14,8 @@ from pipeline.core.sections import Section
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
 from pipeline.model.special_tokens import make_record
-from pipeline.model.tokenizer.loading import Tokenizer, load_tokenizer
+from pipeline.model.tokenizer.loading import load_tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.target.config import TargetSection
 from pipeline.standin.corpus.corpus import KINDS, heldout
 from pipeline.standin.model.live_vocabulary import expand, live_of

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from pipeline.core.errors import InputError
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.standin.server.batching import Engine, Job, Written
 from pipeline.standin.server.message import logprob_entries, make_message, take_apart, text_of
 from pipeline.standin.server.providers import CONTEXT, MAX_COMPLETION, MODEL, PROVIDERS, Provider

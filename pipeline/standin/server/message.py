@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.standin.server.providers import Provider
 
 

@@ -7,7 +7,7 @@ from random import Random
 from pipeline.core.errors import ConfigError
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.standin.corpus.corpus import KINDS, training
 from pipeline.standin.corpus.sample import Call, Conversation
 from pipeline.standin.training.answer_markers import Marks

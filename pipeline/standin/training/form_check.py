@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import orjson
 import torch
 
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.standin.model.decoder import LlamaDecoder
 from pipeline.standin.model.live_vocabulary import Live
 from pipeline.standin.model.llama import Llama

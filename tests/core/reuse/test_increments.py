@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.core.reuse.row_cache import Kept
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.conftest import SHARE
 from tests.core.reuse.world import World, killed_after, make_small_target, quicken, spoil
 

@@ -20,8 +20,9 @@ from pipeline.core.reuse.row_cache import Kept
 from pipeline.core.tables import write_rows
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA
-from pipeline.model.tokenizer.loading import Tokenizer
-from pipeline.model.weights import find_source, open_model
+from pipeline.model.tokenizer.tokenizer import Tokenizer
+from pipeline.model.weights.source import find_source
+from pipeline.model.weights.target import open_model
 from pipeline.stages.audit import stage as audit
 from pipeline.stages.audit.config import AuditSection, ExpectSection, GateSection
 from pipeline.stages.audit.inputs.context import make_context

@@ -10,7 +10,7 @@ import pytest
 from pipeline.__main__ import main
 from pipeline.core.files import write_json, write_text
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.stages.audit.rows import clean_rows
 from tests.stages.audit.test_stage import run_stage
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from pipeline.core.tables import write_rows
 from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.audit.checks.catalog import CHECKS, Across, Complaint
 from pipeline.stages.audit.config import AuditSection
 from pipeline.stages.audit.inputs.batch import Batch

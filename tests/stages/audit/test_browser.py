@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.commands.audit import load_section
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.source import Source, parquet
 from pipeline.stages.audit.outputs import Outputs, write_audit

@@ -19,7 +19,7 @@ import orjson
 import torch
 
 from pipeline.core.tensors import save_tensors
-from pipeline.model.weights import Target, open_model
+from pipeline.model.weights.target import Target, open_model
 from pipeline.stages.extract.forward import pack_attention, states
 from tests.waiting import PATIENCE
 

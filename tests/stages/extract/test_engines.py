@@ -16,7 +16,8 @@ from pipeline.core.files import read_model, sha256_file
 from pipeline.formats.hidden_states import HiddenStates
 from pipeline.formats.schema.hidden import Manifest
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.weights import open_ends, open_shape
+from pipeline.model.weights.ends import open_ends
+from pipeline.model.weights.target import open_shape
 from pipeline.stages.extract.config import EngineSection
 from pipeline.stages.extract.engines import client as server_module
 from tests.stages.extract.engine_server import EngineServer

@@ -22,7 +22,9 @@ from pipeline.formats.loss_mask import weights_of
 from pipeline.formats.schema.hidden import Manifest, Stamp
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA
-from pipeline.model.weights import Target, capturing, find_source, open_ends, open_model, open_shape
+from pipeline.model.weights.ends import open_ends
+from pipeline.model.weights.source import find_source
+from pipeline.model.weights.target import Target, capturing, open_model, open_shape
 from pipeline.stages.extract import stage
 from pipeline.stages.extract.forward import can_pack, check_teacher, pack_attention, states
 from pipeline.stages.extract.local import LocalBackend
@@ -391,7 +393,7 @@ def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path: Path, name: s
     tensors = load_tensors(folder / "model.safetensors")
     tensors[name].view(-1)[3] = torch.nan
     save_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
-    with pytest.raises(ArtifactError, match=rf"model.safetensors: {name} has values that are no finite numbers"):
+    with pytest.raises(ArtifactError, match=rf"model.safetensors: {name} has values that are not finite"):
         open_ends(folder)
     if name == "lm_head.weight":  # what extraction stores would be right, and what training makes of it wrong
         with pytest.raises(InputError, match=r"the model's own logits are no finite numbers at 40 of 40 positions"):

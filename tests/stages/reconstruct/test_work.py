@@ -17,7 +17,7 @@ from pipeline.core.process.runner import guarded
 from pipeline.core.tables import read_rows
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.reconstruct import batches
 from pipeline.stages.reconstruct.kept import Line
 from pipeline.stages.reconstruct.sources import file_lines, file_to_job

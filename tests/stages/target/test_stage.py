@@ -10,7 +10,7 @@ from pipeline.core.errors import ConfigError, TokenizerError
 from pipeline.core.files import read_model, sha256_folder
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.compose import target_section
 from pipeline.stages.target.config import TargetSection
 from pipeline.stages.target.stage import Config, run

@@ -19,7 +19,7 @@ from pipeline.drafter.estimate import estimate
 from pipeline.formats.hidden_states import HiddenStates
 from pipeline.formats.loss_mask import weights_of
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.weights import open_ends
+from pipeline.model.weights.ends import open_ends
 from pipeline.stages.train import stage
 from pipeline.stages.train.data import RowRef, check_shape, open_corpus, pack, packs_of_epoch
 from pipeline.stages.train.loop import Learner, learning_rate, load_packs, schedule

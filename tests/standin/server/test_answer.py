@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.standin.server.message import logprob_entries, make_message, take_apart
 from pipeline.standin.server.providers import PROVIDERS, Provider
 

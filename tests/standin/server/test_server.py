@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import ProviderError
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.standin.server import serve
 from pipeline.standin.server.process import identity, running
 from pipeline.standin.server.providers import MODEL, PROVIDERS

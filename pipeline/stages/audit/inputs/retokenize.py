@@ -72,7 +72,7 @@ def text_runs(
 
 def changed(context: Context, run: Run) -> list[int]:
     """Positions in the completion of the tokens that encoding the run's text does not give back at the same bytes."""
-    if context.tokenizer.gives(run.text, run.ids.tobytes()):
+    if context.tokenizer.encodes_to(run.text, run.ids.tobytes()):
         return []
     kept = set(_ends(context, context.tokenizer.encode(run.text)))
     return [run.start + index for index, piece in enumerate(_ends(context, run.ids.tolist())) if piece not in kept]
