@@ -23,7 +23,10 @@ from pipeline.project.targets import open_target
 from pipeline.stages.target.config import TargetSection
 from tests.conftest import ROOT, SHARED, shared_cases
 
-GPT_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+GPT_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 RANKED = 163_584
 
 pieces = st.sampled_from(
@@ -198,7 +201,8 @@ def test_a_run_of_more_than_25000_digits_is_cut_before_it_is_encoded(tokenizer: 
 def test_a_map_that_names_an_ordinary_id_says_what_that_id_is(section: TargetSection, tokenizer: Tokenizer) -> None:
     with pytest.raises(
         TokenizerError,
-        match=r"'<\|im_end\|>'\] is 163533, but 163533 is no special token: it is the ordinary text 'chas'.* at 163586",
+        match=r"'<\|im_end\|>'\] is 163533, but 163533 is not a special token: "
+        r"it is the ordinary text 'chas'.* at 163586",
     ):
         make_record(changed(section, {"<|im_end|>": 163_533}), tokenizer)
 
@@ -206,9 +210,9 @@ def test_a_map_that_names_an_ordinary_id_says_what_that_id_is(section: TargetSec
 @pytest.mark.parametrize(
     ("tokens", "complaint"),
     [
-        ({"[BOS]": 11}, "11 is no special token: it is the ordinary text ','"),
+        ({"[BOS]": 11}, "11 is not a special token: it is the ordinary text ','"),
         ({"<think>": 163_607}, "163607 is '</think>'"),
-        ({"<think>": 163_606, "<|extra|>": 163_606}, "163606, which '<think>' has already"),
+        ({"<think>": 163_606, "<|extra|>": 163_606}, "163606, which '<think>' already has"),
         ({"</think>": 163_850}, "outside the model's vocabulary of 163840; the tokenizer has '</think>' at 163607"),
         ({"<|nothing|>": 163_589}, "163589 is '<|reserved_token_163589|>'"),
         ({"[EOS]": -1}, "outside the model's vocabulary"),
@@ -231,7 +235,7 @@ def test_all_faults_come_in_one_message_and_a_role_must_be_named(section: Target
         make_record(spec, tokenizer)
     for part in (
         "163592 is '<|reserved_token_163592|>'",
-        "163604, which '<|media_end|>' has already",
+        "163604, which '<|media_end|>' already has",
         "target.roles.tools_open is '<|tools|>'",
         "conf/target/kimi_k25.yaml",
     ):
@@ -327,7 +331,7 @@ def test_qwens_padding_rows_have_no_tokens_though_the_library_names_some() -> No
     for token in (151_669, 151_674, 151_722, 151_723, 151_935):
         assert loaded.token_bytes(token) == b""
     assert any(
-        "no special token" in fault
+        "not a special token" in fault
         for fault in special_token_faults(changed(target_section("qwen3"), {"<|system|>": 151_669}), loaded)
     )
 
@@ -431,7 +435,8 @@ def test_a_kimi_prompt_opens_the_reasoning_and_declares_tools(kimi: TargetRecord
         },
     }
     assert rendered(kimi, tokenizer, [{"role": "user", "content": "Hi"}], [tool]) == (
-        "<|im_system|>tool_declare<|im_middle|># Tools\n\n## functions\nnamespace functions {\n// Weather\ntype get_weather = (_: {\n  city: string\n}) => any;\n}\n<|im_end|>"
+        "<|im_system|>tool_declare<|im_middle|># Tools\n\n## functions\nnamespace functions {\n// Weather\n"
+        "type get_weather = (_: {\n  city: string\n}) => any;\n}\n<|im_end|>"
         "<|im_user|>user<|im_middle|>Hi<|im_end|><|im_assistant|>assistant<|im_middle|><think>"
     )
 
@@ -450,10 +455,13 @@ def test_finished_turns_lose_their_reasoning_and_the_turn_with_an_open_call_keep
     ]
     assert rendered(kimi, tokenizer, messages) == (
         "<|im_system|>system<|im_middle|>Be kind.<|im_end|><|im_user|>user<|im_middle|>1+1?<|im_end|>"
-        "<|im_assistant|>assistant<|im_middle|><think></think>2<|im_end|><|im_user|>user<|im_middle|>Find a ferry.<|im_end|>"
-        "<|im_assistant|>assistant<|im_middle|><think>Search it.</think><|tool_calls_section_begin|><|tool_call_begin|>functions.find:0"
+        "<|im_assistant|>assistant<|im_middle|><think></think>2<|im_end|>"
+        "<|im_user|>user<|im_middle|>Find a ferry.<|im_end|>"
+        "<|im_assistant|>assistant<|im_middle|><think>Search it.</think>"
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.find:0"
         '<|tool_call_argument_begin|>{"q": "ferry"}<|tool_call_end|><|tool_calls_section_end|><|im_end|>'
-        "<|im_system|>tool<|im_middle|>## Return of functions.find:0\nnone<|im_end|><|im_assistant|>assistant<|im_middle|><think>"
+        "<|im_system|>tool<|im_middle|>## Return of functions.find:0\nnone<|im_end|>"
+        "<|im_assistant|>assistant<|im_middle|><think>"
     )
 
 

@@ -1,7 +1,7 @@
 """A target's tokenizer: ordinary text to ids, and ids back to bytes.
 
-Text is always encoded with special tokens off: a text that mentions ``<|im_end|>`` stays text. Special tokens are placed
-by id, from the target's map, which `pipeline/model/special_tokens.py` checks.
+Text is always encoded with special tokens off: a text that mentions ``<|im_end|>`` stays text. Special tokens are
+placed by id, from the target's map, which `pipeline/model/special_tokens.py` checks.
 """
 
 import hashlib
@@ -17,7 +17,8 @@ from pipeline.model.tokenizer.backend import TokenizerBackend
 
 _SPLIT_PROBE = (
     "I don't DON'T they'll x's 1 12 123 1234 12345678 a1b2 中文English混合 我在2024年用Python写了3个脚本，效果不错！Ⅷ ² ½ "
-    "  two   three\t\ttabs \n\n \r\n\r\n\u00a0nbsp\u3000wide CamelCase HTTPServer snake_case naïve e\u0301 Ǆ ʰ ひらがな カタカナ 한국어 हिन्दी "
+    "  two   three\t\ttabs \n\n \r\n\r\n\u00a0nbsp\u3000wide CamelCase HTTPServer snake_case "
+    "naïve e\u0301 Ǆ ʰ ひらがな カタカナ 한국어 हिन्दी "
     "… — «x» $1.50 a+b==c; // x\n\tif (y) {\n  z[0] = '\"';\n}\n\n\n🙂👍🏽👨\u200d👩 \u200b<|im_end|> <｜x｜> "
 )
 """A text on which the split patterns in use differ: contractions, digit groups, Han beside Latin, marks, white space,
@@ -103,7 +104,7 @@ class Tokenizer:
         return self.encode_flat(text) == flat
 
     def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of an ordinary token; empty for a special one, an unused id, or one outside the vocabulary."""
+        """Return the bytes of an ordinary token; empty for a special or unused id, or one outside the vocabulary."""
         return self._bytes_of[token]
 
     def _ask_bytes(self, token: int) -> bytes:

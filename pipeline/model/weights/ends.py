@@ -141,7 +141,8 @@ def _tensor_files(source: WeightsSource, locate: Callable[[str], Path | None]) -
     single = locate("model.safetensors")
     if single is None:
         raise ArtifactError(
-            f"{source.name}: has neither model.safetensors nor model.safetensors.index.json; pickled weights are not read"
+            f"{source.name}: has neither model.safetensors nor model.safetensors.index.json; pickled weights are not "
+            "read"
         )
     return dict.fromkeys(TensorFile(single).names, str(single))
 

@@ -1,7 +1,7 @@
 """Ids of the target's layers whose states a drafter reads.
 
-The convention is `formats/schema/hidden.py`'s: id k is the input of layer k; id n (the number of layers) is the output of
-the last layer, which the final norm reads.
+The convention is `formats/schema/hidden.py`'s: id k is the input of layer k; id n (the number of layers) is the output
+of the last layer, which the final norm reads.
 """
 
 from pipeline.core.errors import ConfigError

@@ -46,7 +46,8 @@ def find_source(folder: Path) -> WeightsSource:
         return WeightsSource(named["model"], named.get("revision"), bool(named.get("trust_remote_code")), digest)
     if not (folder / "config.json").is_file():
         raise ArtifactError(
-            f"{folder}: has neither config.json (a checkpoint) nor target.json (the name of one); run `dvc repro target`"
+            f"{folder}: has neither config.json (a checkpoint) nor target.json (the name of one); run "
+            "`dvc repro target`"
         )
     return WeightsSource(str(folder), sha256=sha256_folder(folder))
 

@@ -84,8 +84,8 @@ class Target:
             )
         if getattr(head, "bias", None) is not None:
             raise InputError(
-                f"{self.source.name}: the output head of {type(self.model).__name__} ({type(head).__name__}) has a bias, "
-                "and no engine gives a drafter's head one: this architecture is not supported"
+                f"{self.source.name}: the output head of {type(self.model).__name__} ({type(head).__name__}) has a "
+                "bias, and no engine gives a drafter's head one: this architecture is not supported"
             )
         return head
 

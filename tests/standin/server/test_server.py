@@ -1,4 +1,4 @@
-"""The server over real HTTP: same request, same bytes; routing and errors as the router words them; started and stopped by its parent."""
+"""The server over real HTTP: equal bytes for equal requests, routing, errors, and its life beside its parent."""
 
 import concurrent.futures
 import http.client
@@ -20,8 +20,8 @@ import pytest
 from pipeline.core.errors import ProviderError
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.standin.server import serve
-from pipeline.standin.server.process import identity, running
-from pipeline.standin.server.providers import MODEL, PROVIDERS
+from pipeline.standin.server.embedded_providers import MODEL, PROVIDERS
+from pipeline.standin.server.server_process import identity, running
 from tests.conftest import ROOT
 from tests.stand_in import StandIn
 from tests.waiting import PATIENCE, until
@@ -301,8 +301,9 @@ def test_a_port_that_is_taken_is_named(stand_in: StandIn) -> None:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 2
     assert (
-        done.stderr
-        == f"error: the embedded server cannot listen on 127.0.0.1:{port}: another process has it; choose another --port, or 0 for any free one\n"
+        done.stderr == f"error: the embedded server cannot listen on 127.0.0.1:{port}: another process uses it; "
+        "choose another --port, "
+        "or 0 for any free one\n"
     )
 
 
@@ -323,7 +324,7 @@ def test_the_server_ends_with_its_block_also_after_an_error(stand_in: StandIn) -
 
 def test_the_server_ends_when_its_parent_is_killed(stand_in: StandIn) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from pipeline.standin.server.process import running\n"
+        "import sys, time; from pathlib import Path; from pipeline.standin.server.server_process import running\n"
         "with running(Path(sys.argv[1]), Path(sys.argv[2])) as url:\n    print(url, flush=True)\n    time.sleep(300)\n"
     )
     with subprocess.Popen(

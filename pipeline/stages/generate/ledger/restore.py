@@ -13,7 +13,7 @@ import orjson
 
 from pipeline.core.files import read_lines
 from pipeline.formats.schema.timings import Timing
-from pipeline.model.conversation import show
+from pipeline.model.conversation_checks import show
 from pipeline.stages.generate.ledger.ledger import asked_before, next_attempt, next_result, settled
 from pipeline.stages.generate.limits.money import amount, billed_tokens, to_pico
 from pipeline.stages.generate.output.projection import RESPONSE, object_of

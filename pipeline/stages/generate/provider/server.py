@@ -67,7 +67,7 @@ def running_server(section: ProviderSection, model: Path, record: Path) -> Itera
     elif section.base_url is not None:
         yield section
     else:
-        from pipeline.standin.server.process import running
+        from pipeline.standin.server.server_process import running
 
         with running(model, record) as base_url:
             yield section.model_copy(update={"base_url": base_url})
@@ -77,7 +77,7 @@ def identity(section: ProviderSection, model: Path) -> str | None:
     """What tells one stand-in from a retrained one; null for a server that has its name in the config."""
     if section.kind != "embedded":
         return None
-    from pipeline.standin.server.process import identity as weights
+    from pipeline.standin.server.server_process import identity as weights
 
     return str(weights(model))
 
