@@ -1,6 +1,8 @@
-"""Randomized runs against a budget: prices, lengths, failures, concurrency, several runs on one ledger. The server's own account decides.
+"""Random runs against a budget: prices, lengths, failures, concurrency, and several runs on one ledger.
 
-python -m benchmarks.generate_budget [--runs 500] [--seed 0]          about 5 minutes on two quiet cores
+    python -m benchmarks.generate_budget [--runs 500] [--seed 0]          about 5 minutes on two idle cores
+
+A cap counts as passed by the server's own account.
 """
 
 import argparse
@@ -40,7 +42,7 @@ class Scene:
         )
 
     def endpoints(self) -> list[dict[str, Any]]:
-        """List the random prices, one provider each."""
+        """Return the endpoints, one provider for each random price."""
         return [
             {
                 **ENDPOINT,
@@ -52,7 +54,7 @@ class Scene:
         ]
 
     def script(self, text: str, _nth: int) -> Answer:
-        """Answer by chance: with the right bill, and now and then with a failure that is billed all the same."""
+        """Answer at random: with the right bill, and at times with a failure that is also billed."""
         chance = self.chance
         number = chance.randrange(len(self.prices))
         prompt_tokens, tokens = len(text), chance.randint(1, self.max_tokens)
@@ -78,7 +80,7 @@ class Scene:
         return free
 
     def config(self, url: str) -> Config:
-        """Configure the stage for this scene."""
+        """Return the stage's config for this scene."""
         retry = {"base": 0.001, "max_wait": 0.01, "breaker": 1000, "patience": 20, "repay": self.chance.randint(0, 2)}
         provider = {
             "kind": "openrouter",
@@ -101,7 +103,7 @@ class Scene:
         )
 
     def play(self) -> dict[str, Any]:
-        """Run the stage one to three times with growing prompts; give the server's account and the caps."""
+        """Run the stage one to three times with growing prompts; return the server's account and the caps."""
         build = self.folder / "build" / "some"
         build.mkdir(parents=True)
         os.environ["AERIE_STORE"] = str(self.folder / "store")
@@ -127,23 +129,23 @@ class Scene:
 
 
 def play(seed: int) -> dict[str, Any]:
-    """Play one scene in a folder of its own."""
+    """Play one scene in its own folder."""
     with tempfile.TemporaryDirectory() as folder:
         return Scene(random.Random(seed), Path(folder)).play()
 
 
 def main() -> None:
-    """Play all scenes, and keep how often a cap was passed."""
+    """Play all scenes, and save how often a cap was passed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     started = time.monotonic()
-    found = [play(options.seed * 1_000_000 + number) for number in range(options.runs)]
-    shares = sorted(one["share"] for one in found if one["share"] is not None)
+    outcomes = [play(options.seed * 1_000_000 + number) for number in range(options.runs)]
+    shares = sorted(one["share"] for one in outcomes if one["share"] is not None)
     figures = {
-        "budget_passed": sum(one["passed"] for one in found),
-        "requests": sum(one["requests"] for one in found),
+        "budget_passed": sum(one["passed"] for one in outcomes),
+        "requests": sum(one["requests"] for one in outcomes),
         "highest_share_of_a_dollar_cap": shares[-1],
     }
     took = round(time.monotonic() - started, 1)

@@ -1,8 +1,9 @@
-"""A restart over 100,000 answered prompts: how long until the first request, and how long a rerun with nothing to do takes.
+"""A restart over 100,000 answered prompts: seconds until the first request, and of a rerun with nothing to do.
 
-    python -m benchmarks.generate_restart [--rows 100000] [--size 4000]          about 2 minutes on two quiet cores
+    python -m benchmarks.generate_restart [--rows 100000] [--size 4000]          about 2 minutes on two idle cores
 
-The ledger is filled from a responses.jsonl, as after a `dvc pull`; each timed run is a process of its own, start included.
+The ledger is filled from a responses.jsonl, as after a `dvc pull`. Each timed run has its own process, and its start is
+included.
 """
 
 import argparse
@@ -24,20 +25,22 @@ TARGETS = {"rerun_with_nothing_to_do_seconds": 3, "restart_to_first_request_seco
 
 
 def fill(stage: Stage, rows: int, size: int) -> None:
-    """Write prompts, and a responses.jsonl that answers all of them."""
+    """Write prompts, and a responses.jsonl with an answer to each of them."""
     stage.prompts(rows)
     config = stage.config
     asker = Asker(config.sampling, config.provider, send_tools=config.send_tools, identity=None)
-    found = Attempt(1, "answer", "ok", None, "Alpha", "m", None, answer(Habits(0, 0, size)), 1, 20_000_000, 0, 0, 10, 5)
+    attempt = Attempt(
+        1, "answer", "ok", None, "Alpha", "m", None, answer(Habits(0, 0, size)), 1, 20_000_000, 0, 0, 10, 5
+    )
     with open(stage.build / "responses.jsonl", "wb") as file:
         file.writelines(
-            line(prompt.id, asker.key(prompt.messages, prompt.tools), found) + b"\n"
+            line(prompt.id, asker.key(prompt.messages, prompt.tools), attempt) + b"\n"
             for prompt in read_prompts(stage.build / "prompts.jsonl")
         )
 
 
 def timed(folder: str, url: str) -> tuple[float, float]:
-    """Run the stage in a process of its own; give the moment of its start and the seconds that it took."""
+    """Run the stage in its own process; return the time of its start and its seconds."""
     started = time.time()
     subprocess.run(
         [sys.executable, "-m", "benchmarks.generate_restart", "--one", folder, url],
@@ -48,7 +51,7 @@ def timed(folder: str, url: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Fill, run three times, keep the seconds."""
+    """Fill the ledger, run three times, and save the seconds."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=100000)
     parser.add_argument("--size", type=int, default=4000)

@@ -1,9 +1,9 @@
-"""How many rows are exactly what the model emitted: every habit of a provider x every shape x canonical and sampled segmentations.
+"""Exactness of reconstruction: every habit of a provider, every shape, canonical and sampled segmentations.
 
     python -m benchmarks.reconstruct_exactness [--answers 1000] [--seed 0]
 
-Each habit answers with the same made-up answers, whose true ids are known. Beside it stands what a script of one line
-does: `encode(reasoning + "</think>" + content + "<|im_end|>")` with special tokens parsed.
+Each habit gives the same synthetic answers, whose true ids are known. For comparison, the same is done in one line:
+`encode(reasoning + "</think>" + content + "<|im_end|>")` with special tokens parsed.
 """
 
 import argparse
@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from benchmarks.answers_corpus import made
+from benchmarks.answers_corpus import synthetic_answers
 from benchmarks.results import save
 from pipeline.answers.assemble import unpack
 from pipeline.answers.lines import Job
@@ -25,13 +25,13 @@ from pipeline.stages.calibrate.simulate import Simulator
 
 
 def main() -> None:
-    """Run and print."""
+    """Measure, save the rates, and print wrong rows and a table."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--answers", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     record, tokenizer = open_target("kimi_k25")
-    answers = list(made(record, tokenizer, arguments.answers, arguments.seed))
+    answers = list(synthetic_answers(record, tokenizer, arguments.answers, arguments.seed))
     simulator, maker, judge = (
         Simulator(record, tokenizer),
         RowMaker(record, tokenizer, send_tools=True),
@@ -58,9 +58,8 @@ def main() -> None:
         counts[name, kind, row.evidence or "none", row.status, "right" if right else "wrong"] += 1
         counts["naive", kind, "right" if naive(job, tokenizer, marker) == answer.ids else "wrong"] += 1
         if not right and row.evidence in ("ids", "logprobs", "count") and (canonical or row.status == "accept"):
-            shown.append(
-                f"{job.id} {row.evidence} {row.status} {row.reason} {row.notes} {judge.first_difference(ids, answer.ids)}"
-            )
+            difference = judge.first_difference(ids, answer.ids)
+            shown.append(f"{job.id} {row.evidence} {row.status} {row.reason} {row.notes} {difference}")
     document = {"answers": len(jobs), "habits": len(simulator.habits), **table(counts, list(simulator.habits))}
     save("reconstruct_exactness", document)
     for line in shown[:20]:
@@ -69,7 +68,7 @@ def main() -> None:
 
 
 def naive(job: Job, tokenizer: Tokenizer, marker: re.Pattern[str]) -> list[int]:
-    """What one line of code makes of the answer: special tokens are parsed wherever their text stands."""
+    """Return the ids that one line of code gives: it parses special tokens everywhere in the text."""
     message = job.body["choices"][0]["message"]
     whole = (message["reasoning"] or "") + "</think>" + (message["content"] or "") + "<|im_end|>"
     ids: list[int] = []
@@ -81,7 +80,7 @@ def naive(job: Job, tokenizer: Tokenizer, marker: re.Pattern[str]) -> list[int]:
 
 
 def table(counts: Counter[tuple[str, ...]], names: list[str]) -> dict[str, Any]:
-    """Rates by habit, and by evidence."""
+    """Return the rates by habit and by evidence."""
 
     def total(*wanted: str | None) -> int:
         return sum(
@@ -118,11 +117,12 @@ def table(counts: Counter[tuple[str, ...]], names: list[str]) -> dict[str, Any]:
 
 
 def text_table(document: dict[str, Any]) -> str:
-    """The table for a terminal."""
+    """Return the table for a terminal."""
     lines = [f"{'habit':<34}{'rows':>7}{'accepted':>10}{'wrong can.':>12}{'wrong sampl.':>14}{'exact':>8}"]
     for name, e in document["by_habit"].items():
         lines.append(
-            f"{name:<34}{e['rows']:>7}{e['accepted']:>10}{e['accepted_wrong_canonical']:>12}{e['accepted_wrong_sampled']:>14}{e['exact']:>8}"
+            f"{name:<34}{e['rows']:>7}{e['accepted']:>10}{e['accepted_wrong_canonical']:>12}"
+            f"{e['accepted_wrong_sampled']:>14}{e['exact']:>8}"
         )
     lines.append(f"{'evidence':<34}{'rows':>7}{'wrong':>10}   95 % interval of the wrong rate")
     for name, e in document["by_evidence"].items():

@@ -1,11 +1,12 @@
-"""What 100 prompts more than 10,000 cost downstream of `generate`, in CPU seconds of each stage, beside a clean build of all 10,100.
+"""CPU seconds of each stage after `generate` for 100 prompts added to 10,000, beside a clean build of all 10,100.
 
     python -m benchmarks.versions_increment [--rows 10000] [--added 100] [--tokens 200] [--folder FOLDER [PHASE ...]]
 
-Every figure is the user and system time of `python -m pipeline STAGE` as `dvc repro` runs it, start of the process included. `fixed` is the same
-with a handful of rows: interpreter, imports, vocabulary, weights. What is above it is called work. The target is a random model of the stand-in's
-size, so a real target's extraction weighs more than here, never less. Phases may run one by one, in this order, with a folder that lasts:
-prepare, first, at_the_end, anywhere, clean, added_alone, fixed, report.
+Every figure is the user and system time of `python -m pipeline STAGE` as `dvc repro` runs it, with the start of the
+process. `fixed` is the same for 8 rows: interpreter, imports, vocabulary, weights. The time above it is called work.
+The target is a random model of the stand-in's size, so a real target's extraction has a larger share than here. With a
+permanent folder the phases may run one by one, in this order: prepare, first, at_the_end, anywhere, clean, added_alone,
+fixed, report.
 """
 
 import argparse
@@ -27,15 +28,18 @@ ROOT = Path(__file__).resolve().parent.parent
 STAGES = ("reconstruct", "calibrate", "audit", "gate", "extract")
 NAME = "bench"
 FEW = 8
-"""Rows of a build that does nothing worth the name but start."""
+"""Rows of a build that does little more than start."""
 SOME = 0.3
-"""CPU seconds of work below which no share of it is given."""
+"""CPU seconds of work below which no share is given."""
 OUTS = ("tokens.parquet", "reconstruct.json", "calibration.json", "accepted.parquet", "audit", "hidden")
 _OF_THE_CLOCK = "report.html"
 
 
 def make_rows(count: int, tokens: int, seed: int) -> list[tuple[str, str]]:
-    """Lines of prompts.jsonl and responses.jsonl; text of the standard library's sources, a quarter to twice as long as ``tokens``."""
+    """Return lines of prompts.jsonl and responses.jsonl, from text of the standard library's sources.
+
+    The answers have a quarter of ``tokens`` to twice as many.
+    """
     from pipeline.project.targets import open_target
 
     _, tokenizer = open_target("kimi_k25")
@@ -69,7 +73,7 @@ def make_rows(count: int, tokens: int, seed: int) -> list[tuple[str, str]]:
 
 
 class Bench:
-    """A build of one dataset in a folder of its own."""
+    """A build of one dataset in its own folder."""
 
     def __init__(self, folder: Path, rows: int, added: int, tokens: int) -> None:
         self.folder, self.work, self.store = folder, folder / "work", folder / "store"
@@ -79,7 +83,7 @@ class Bench:
 
     @property
     def build(self) -> Path:
-        """Files of the dataset."""
+        """The dataset's folder."""
         return self.work / "build" / NAME
 
     def prepare(self) -> None:
@@ -126,7 +130,7 @@ class Bench:
             (self.folder / f"{name}.json").write_text(json.dumps(lines))
 
     def run(self, case: str, reuse: str = "64GiB") -> dict[str, float]:
-        """Write a case's inputs, run the stages, and give the CPU seconds of each."""
+        """Write a case's inputs, run the stages, and return the CPU seconds of each."""
         for name, lines in zip(
             ("prompts", "responses"),
             zip(*json.loads((self.folder / f"{case}.json").read_text()), strict=True),
@@ -148,30 +152,32 @@ class Bench:
         }
 
     def first(self) -> None:
-        """Build the version before, and keep its rows."""
+        """Build the first version, and keep its reusable rows."""
         self.figures["first_and_keep"] = self.run("first")
         link_tree(self.store, self.folder / "store of first")
 
     def increment(self, case: str) -> None:
-        """Build a version with more rows on what the first one kept."""
+        """Build a version with more rows, reusing the rows of the first one."""
         shutil.rmtree(self.store)
         link_tree(self.folder / "store of first", self.store)
         self.figures[case] = self.run(case)
         self.figures["digests"] = {**self.figures.get("digests", {}), case: self.digests()}
-        known = {path.stat().st_ino for path in files_of(self.folder / "store of first")}
+        first_inodes = {path.stat().st_ino for path in files_of(self.folder / "store of first")}
         sizes = [
-            (path.stat().st_size, path.stat().st_ino in known) for out in OUTS for path in files_of(self.build / out)
+            (path.stat().st_size, path.stat().st_ino in first_inodes)
+            for out in OUTS
+            for path in files_of(self.build / out)
         ]
         written = {"written": sum(size for size, kept in sizes if not kept), "all": sum(size for size, _ in sizes)}
         self.figures["bytes"] = {**self.figures.get("bytes", {}), case: written}
 
     def clean(self) -> None:
-        """Build everything without anything kept, and compare."""
+        """Build everything without reuse, and compare."""
         self.figures["clean"] = self.run("at_the_end", "off")
         self.figures["identical"] = self.digests() == self.figures["digests"]["at_the_end"]
 
     def digests(self) -> dict[str, str]:
-        """Digest of every file that the stages wrote, but of what shows times."""
+        """Return the digest of every file that the stages wrote, except the pages that show times."""
         from pipeline.core.files import sha256_file
 
         return {
@@ -182,7 +188,7 @@ class Bench:
         }
 
     def report(self) -> None:
-        """Give shares of a clean build, with and without what every process costs to start."""
+        """Save the shares of a clean build, with and without the cost of starting processes."""
         cpu = {
             name: self.figures[name]
             for name in ("clean", "first_and_keep", "at_the_end", "anywhere", "added_alone", "fixed")
@@ -212,7 +218,7 @@ class Bench:
         )
 
     def do(self, phase: str) -> None:
-        """Run one phase, and note what it found."""
+        """Run one phase, and record its figures."""
         phases: dict[str, Callable[[], Any]] = {
             "prepare": self.prepare,
             "first": self.first,
@@ -231,7 +237,7 @@ PHASES = ("prepare", "first", "at_the_end", "anywhere", "clean", "added_alone", 
 
 
 def cpu_of(command: list[str], folder: Path, environment: dict[str, str]) -> float:
-    """CPU seconds of a process and all that it started."""
+    """Return the CPU seconds of a process and its children."""
     with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL) as process:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -241,17 +247,17 @@ def cpu_of(command: list[str], folder: Path, environment: dict[str, str]) -> flo
 
 
 def share(part: float, whole: float) -> float | None:
-    """Part of a whole, where that is more than the noise of starting processes."""
+    """Return the share, or None if the whole is within the noise of starting processes."""
     return round(part / whole, 4) if whole > SOME else None
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return a file, or the files of a folder."""
+    """Return the files of a folder, or the file itself."""
     return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
 
 
 def link_tree(source: Path, to: Path) -> None:
-    """Copy a store; its segments are never written to, so they get a second name only."""
+    """Copy a store; its segments are never written to, so they are hard-linked."""
     shutil.copytree(
         source,
         to,
@@ -260,7 +266,7 @@ def link_tree(source: Path, to: Path) -> None:
 
 
 def main() -> None:
-    """Measure and save."""
+    """Run the phases."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in {"rows": 10_000, "added": 100, "tokens": 200}.items():
         parser.add_argument(f"--{name}", type=int, default=default)

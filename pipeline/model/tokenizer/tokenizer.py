@@ -33,8 +33,8 @@ class _TokenBytes(dict[int, bytes]):
         self._ask = ask
 
     def __missing__(self, token: int) -> bytes:
-        found = self[token] = self._ask(token)
-        return found
+        token_bytes = self[token] = self._ask(token)
+        return token_bytes
 
 
 class Tokenizer:

@@ -78,9 +78,9 @@ def _write_stand_in(folder: Path, tiny: TinySection, record: TargetRecord, token
     faults = _heldout_faults(model.to(torch.float64), live, record, tokenizer)
     last_losses = losses[-max(1, len(losses) // 20) :]
     return {
-        "heldout_prompts": {kind: len(found) for kind, found in faults.items()},
-        "heldout_ends_properly": {kind: round(found.count(None) / len(found), 4) for kind, found in faults.items()},
-        "heldout_faults": {kind: sorted(fault for fault in found if fault) for kind, found in faults.items()},
+        "heldout_prompts": {kind: len(listed) for kind, listed in faults.items()},
+        "heldout_ends_properly": {kind: round(listed.count(None) / len(listed), 4) for kind, listed in faults.items()},
+        "heldout_faults": {kind: sorted(fault for fault in listed if fault) for kind, listed in faults.items()},
         "live_ids": len(live.ids),
         "loss": round(sum(last_losses) / len(last_losses), 4),
         "steps": len(losses),

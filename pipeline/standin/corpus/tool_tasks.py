@@ -169,18 +169,18 @@ def _history(name: str, index: int, wish: Wish, thought: str, result: str) -> li
 def _answered(rng: Random) -> Dialogue:
     name = rng.choice(list(_TOOLS))
     wish = _TOOLS[name].wish(rng)
-    result, said = _TOOLS[name].result(rng)
+    result, words = _TOOLS[name].result(rng)
     messages = _history(name, 0, wish, _plan(rng, name, wish), result)
     thought = rng.choice(
         (
-            f"The tool {name} says {said}. I can answer now.",
-            f"The result is {said}. No other call is needed for {wish.short}.",
+            f"The tool {name} says {words}. I can answer now.",
+            f"The result is {words}. No other call is needed for {wish.short}.",
         )
     )
     return Dialogue(
         messages,
         thought,
-        rng.choice((f"For {wish.short}: {said}.", f"I asked for {wish.short}, and it says {said}.")),
+        rng.choice((f"For {wish.short}: {words}.", f"I asked for {wish.short}, and it says {words}.")),
         (),
         _offer(rng, [name]),
     )
@@ -189,9 +189,9 @@ def _answered(rng: Random) -> Dialogue:
 def _again(rng: Random) -> Dialogue:
     names = [rng.choice(list(_TOOLS)) for _ in range(2)]
     first, second = (_TOOLS[name].wish(rng) for name in names)
-    result, said = _TOOLS[names[0]].result(rng)
+    result, words = _TOOLS[names[0]].result(rng)
     messages = _history(names[0], 0, first, _plan(rng, names[0], first), result)
-    messages += [{"role": "assistant", "content": f"For {first.short}: {said}."}, user(second.ask)]
+    messages += [{"role": "assistant", "content": f"For {first.short}: {words}."}, user(second.ask)]
     thought = f"{_plan(rng, names[1], second)} One call came before, so this is number 1."
     return Dialogue(messages, thought, _say(rng), (_call(names[1], 1, second),), _offer(rng, names))
 
