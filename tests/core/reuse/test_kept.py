@@ -19,7 +19,7 @@ from pipeline.core.reuse.index import FILE, Index, Segment
 from pipeline.core.reuse.row_cache import Kept, collect, most_bytes, opened, segment_path
 from pipeline.core.reuse.rows import KeptRows
 from tests.conftest import ROOT
-from tests.waiting import PATIENCE
+from tests.polling import TIMEOUT_S
 
 SCHEMA = pa.schema([pa.field("n", pa.int64()), pa.field("ids", pa.list_(pa.int32()))])
 
@@ -285,7 +285,7 @@ def test_several_processes_at_once_find_and_add_without_a_fault(store: Path) -> 
         subprocess.Popen([sys.executable, "-c", script, str(n)], cwd=ROOT, stderr=subprocess.PIPE) for n in range(2)
     ]
     for run in runs:
-        said = run.communicate(timeout=PATIENCE)[1]
+        said = run.communicate(timeout=TIMEOUT_S)[1]
         assert (run.returncode, said) == (0, b"")
     assert build(list(range(200)))[1] < 60
 

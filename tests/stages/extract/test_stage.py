@@ -31,8 +31,8 @@ from pipeline.stages.extract.local import LocalBackend
 from pipeline.stages.extract.plan import Row, ShardPlan, select
 from pipeline.stages.extract.writer import ShardWriter
 from tests.conftest import ROOT
+from tests.polling import wait_until
 from tests.tiny import LAYERS, ROWS, VOCAB, WIDTH, Build, extract_settings, random_rows, save_target
-from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -184,7 +184,7 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(build: B
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
     )
-    until(lambda: run.poll() is not None or len(list(partial.glob("shard-*"))) >= 3)
+    wait_until(lambda: run.poll() is not None or len(list(partial.glob("shard-*"))) >= 3)
     os.kill(run.pid, signal.SIGKILL)
     assert run.wait() == -signal.SIGKILL
     assert not build.hidden("killed").exists()

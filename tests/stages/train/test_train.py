@@ -26,8 +26,8 @@ from pipeline.stages.train.loop import Learner, learning_rate, load_packs, sched
 from pipeline.stages.train.processes import Processes
 from pipeline.stages.train.resume import Progress
 from tests.conftest import ROOT
+from tests.polling import TIMEOUT_S
 from tests.tiny import Build, random_rows, save_target, train_settings
-from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -335,7 +335,7 @@ def test_two_processes_over_gloo_give_the_weights_of_one_whole_or_sharded_and_al
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=5 * PATIENCE,
+        timeout=5 * TIMEOUT_S,
     )
     assert run.returncode == 0, run.stderr[-2000:]
     assert run.stdout.count("continues after step 3") == 1
