@@ -1,4 +1,4 @@
-# make build: from an empty folder to a trained drafter.   make test: every test.   make help: the rest.
+# make build: from a fresh clone to a trained drafter.   make test: every test.   make help: all targets.
 SHELL := /bin/bash
 # The newest supported Python that starts; name another with `make PYTHON=/path/to/python setup`.
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
@@ -13,7 +13,7 @@ READY := .venv/.ready
 help: ## show this
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
 
-setup: $(READY) drivers ## install what is missing into .venv, and tell git how to merge dvc.lock
+setup: $(READY) drivers ## install missing packages into .venv, and register the merge drivers for dvc.lock
 
 drivers:
 	@if git rev-parse --git-dir >/dev/null 2>&1; then \
@@ -36,7 +36,7 @@ $(READY): requirements.lock pyproject.toml
 compose: $(READY) ## refresh build/config.json and build/code.json
 	python -m pipeline compose
 
-build: $(READY) ## run the pipeline (dvc repro), then show what came out
+build: $(READY) ## run the pipeline (dvc repro), then show its results
 	dvc repro
 	@python -m pipeline status
 	@python -m pipeline report
@@ -68,5 +68,5 @@ lock: ## pin the newest versions that pyproject.toml admits (in a fresh environm
 	{ echo '# Every package of the environment, pinned. Regenerate: make lock'; .venv.lock/bin/pip freeze --exclude aerie | sed 's/+cpu//'; } > requirements.lock
 	rm -rf .venv.lock
 
-clean: ## remove what the build made (not the ledger of paid responses, not DVC's cache)
+clean: ## remove the build's outputs (not the ledger of paid responses, not DVC's cache)
 	rm -rf build/*/ dvc.lock .mypy_cache .ruff_cache .pytest_cache .hypothesis

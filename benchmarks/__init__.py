@@ -2,4 +2,4 @@
 
 import os
 
-os.environ.setdefault("AERIE_REUSE", "off")  # what is measured is computed, not taken from an earlier build
+os.environ.setdefault("AERIE_REUSE", "off")  # measured work is done here, never taken from an earlier build

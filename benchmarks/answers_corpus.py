@@ -1,4 +1,7 @@
-"""Made-up answers with their true ids: texts of many kinds, shapes with and without tools, canonical and sampled segmentations. Seeded."""
+"""Synthetic answers with their true ids, from a seed: many kinds of text, with and without tools.
+
+Half of them have the tokenizer's own segmentation, half have another one.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +11,7 @@ from pipeline.answers.readings.markers import Markers, Piece
 from pipeline.answers.rungs.logprobs import Vocabulary
 from pipeline.answers.segmented_ids import Encoder, assemble
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 WORDS = [
     "the",
@@ -167,16 +170,16 @@ SEAM_CHANCE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """One answer."""
+class SyntheticAnswer:
+    """One answer: its ids, its shape, and whether its segmentation is the tokenizer's own."""
 
     ids: list[int]
     shape: str
     canonical: bool
 
 
-def made(record: TargetRecord, tokenizer: Tokenizer, count: int, seed: int) -> Iterator[Made]:
-    """So many answers; every second one is cut otherwise than the tokenizer would."""
+def synthetic_answers(record: TargetRecord, tokenizer: Tokenizer, count: int, seed: int) -> Iterator[SyntheticAnswer]:
+    """Yield ``count`` answers; every second one has another segmentation than the tokenizer's own."""
     rng = Random(seed)
     maker = _Maker(record, tokenizer, rng)
     for number in range(count):
@@ -195,11 +198,11 @@ def made(record: TargetRecord, tokenizer: Tokenizer, count: int, seed: int) -> I
         )
         ids = maker.answer(shape)
         canonical = number % 2 == 0
-        yield Made(ids if canonical else maker.resampled(ids), shape, canonical)
+        yield SyntheticAnswer(ids if canonical else maker.resampled(ids), shape, canonical)
 
 
 def sentence(rng: Random) -> str:
-    """A sentence, or something that is none."""
+    """Return a sentence, or a piece of code, mathematics or another script."""
     kind = rng.random()
     if kind < 0.6:
         return " ".join(rng.choices(WORDS, k=rng.randint(3, 14))).capitalize() + rng.choice(ENDS)
@@ -207,7 +210,7 @@ def sentence(rng: Random) -> str:
 
 
 def text(rng: Random, longest: int) -> str:
-    """Some sentences."""
+    """Return one to ``longest`` sentences."""
     return rng.choice((" ", "\n", "\n\n")).join(sentence(rng) for _ in range(rng.randint(1, longest)))
 
 
@@ -220,7 +223,7 @@ class _Maker:
         self._vocabulary = Vocabulary(record, tokenizer)
 
     def answer(self, shape: str) -> list[int]:
-        """Ids of an answer of this shape, cut as the tokenizer cuts."""
+        """Return the ids of an answer of this shape, in the tokenizer's own segmentation."""
         rng = self._rng
         reasoning = self._seamed("reasoning", text(rng, 6))
         content = self._seamed("content", text(rng, 4))
@@ -245,7 +248,8 @@ class _Maker:
         pieces = [self._markers.piece("tools_open")]
         for number in range(calls):
             name = self._rng.choice(("get_weather", "search", "send_message"))
-            arguments = f'{{"query": "{self._rng.choice(WORDS)} {self._rng.choice(("Oslo", "Zürich", "東京"))}", "limit": {self._rng.randint(1, 99)}}}'
+            query = f"{self._rng.choice(WORDS)} {self._rng.choice(('Oslo', 'Zürich', '東京'))}"
+            arguments = f'{{"query": "{query}", "limit": {self._rng.randint(1, 99)}}}'
             pieces += [
                 self._markers.piece("call_open"),
                 Piece("call_id", None, f"functions.{name}:{number}"),
@@ -263,7 +267,7 @@ class _Maker:
         return ids[: self._rng.randint(ids.index(self._markers.roles["call_args"][1]) + 2, len(ids) - 3)]
 
     def resampled(self, ids: list[int]) -> list[int]:
-        """The same text with one to three tokens written as two."""
+        """Return ids of the same text in which one to three tokens are each replaced by two."""
         result = list(ids)
         for _ in range(self._rng.randint(1, 3)):
             for _ in range(32):

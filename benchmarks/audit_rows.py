@@ -1,8 +1,9 @@
-"""Audit of very many short rows: time and the most memory, for a tenth of the rows and for all of them.
+"""Audit of a million short rows: time and peak memory, for a tenth of the rows and for all of them.
 
     python -m benchmarks.audit_rows [--rows 1000000] [--workers 1]
 
-All checks are on. Every twentieth row has a fault, every fiftieth the answer of another row. Each audit is measured in a process of its own.
+All checks are on. Every twentieth row has a fault, and every fiftieth has the answer of another row. Each audit runs in
+its own process.
 """
 
 import argparse
@@ -31,7 +32,7 @@ BATCH = 4096
 
 
 def batches(rows: int) -> Iterator[pa.RecordBatch]:
-    """Rows of about 60 tokens, put together from a pool of lines and a number that makes each one's own."""
+    """Yield rows of about 60 tokens: lines from a pool, and a number that makes each row different."""
     record, tokenizer = open_target("kimi_k25")
     close, end = record.role_id("think_close"), record.role_id("end")
     source = texts(0)
@@ -74,7 +75,7 @@ def batches(rows: int) -> Iterator[pa.RecordBatch]:
 
 
 def measure(path: Path, workers: int) -> dict[str, float]:
-    """Audit a file; memory is what this process and its largest child used at most, together."""
+    """Audit a file; the peak memory is that of this process plus that of its largest child."""
     start = time.perf_counter()
     context = make_context(*open_target("kimi_k25"))
     used = [resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN]
@@ -104,7 +105,7 @@ def measure(path: Path, workers: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure and save."""
+    """Measure both sizes and save the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--workers", type=int, default=1)
@@ -114,12 +115,12 @@ def main() -> None:
         print(json.dumps(measure(options.one, options.workers)))
         return
     with tempfile.TemporaryDirectory() as folder:
-        found = []
+        runs = []
         for rows in (options.rows // 10, options.rows):
             path = Path(folder) / f"{rows}.parquet"
             write_batches(path, SCHEMA, batches(rows))
-            found.append(in_a_process("benchmarks.audit_rows", str(path), "--workers", str(options.workers)))
-    few, many = found
+            runs.append(in_a_process("benchmarks.audit_rows", str(path), "--workers", str(options.workers)))
+    few, many = runs
     save(
         "audit_rows",
         {

@@ -1,8 +1,8 @@
-"""Audit's token rate against a bare splintr loop over the same text, and its memory for few and for many rows.
+"""Token rate of the audit against a bare splintr loop over the same text, and its memory for few and many rows.
 
     python -m benchmarks.audit_speed [--rows 2000] [--tokens 1500]
 
-Text is the standard library's own source, in other words each time. Every figure is measured in a process of its own.
+The text comes from the standard library's sources, in random order. Every figure is measured in its own process.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from tests.parquet import write_rows
 
 
 def texts(seed: int) -> Iterator[str]:
-    """Paragraphs of real code and prose, in random order, without end."""
+    """Yield paragraphs of real code and prose in random order, endlessly."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     parts = [
         part for file in files for part in file.read_text("utf-8", "replace").split("\n\n") if 40 < len(part) < 2000
@@ -39,7 +39,7 @@ def texts(seed: int) -> Iterator[str]:
 
 
 def rows(count: int, tokens: int) -> Iterator[dict[str, object]]:
-    """Clean rows of about ``tokens`` tokens, two thirds of them reasoning."""
+    """Yield rows without faults of about ``tokens`` tokens, two thirds of them reasoning."""
     record, tokenizer = open_target("kimi_k25")
     close, end = record.role_id("think_close"), record.role_id("end")
     assert close is not None
@@ -68,29 +68,32 @@ def rows(count: int, tokens: int) -> Iterator[dict[str, object]]:
 
 
 def encode_rate(path: Path) -> dict[str, float]:
-    """Tokens a second of `encode_ordinary` in one thread, over the answers' text; making the text is not timed."""
-    import splintr  # the bare library is what the audit is measured against
+    """Return the tokens a second of `encode_ordinary` in one thread, over the answers' text; decoding is not timed."""
+    import splintr  # the bare library is the baseline
 
     tokenizer = splintr.Tokenizer.from_pretrained("kimi_k2")
-    found, spent, cpu = 0, 0.0, 0.0
+    tokens, spent, cpu = 0, 0.0, 0.0
     for row in read_rows(path, SCHEMA):
         for segment in row["segments"]:
             ids = row["completion_ids"][segment["start"] : segment["end"]]
             text = tokenizer.decode_bytes(ids).decode("utf-8", "replace")
             start, begun = time.perf_counter(), time.process_time()
-            found += len(tokenizer.encode_ordinary(text))
+            tokens += len(tokenizer.encode_ordinary(text))
             spent, cpu = spent + time.perf_counter() - start, cpu + time.process_time() - begun
-    return {"tokens": found, "seconds": spent, "cpu_seconds": cpu, "rate": found / spent}
+    return {"tokens": tokens, "seconds": spent, "cpu_seconds": cpu, "rate": tokens / spent}
 
 
 def cpu_seconds() -> float:
-    """Seconds of all cores that this process and its finished children used: what a busy machine does not blur."""
+    """Return the CPU seconds of this process and its finished children, which other load changes little."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def audit_rate(path: Path, workers: int) -> dict[str, float]:
-    """Tokens of answers a second of a whole audit: every check on, all four files written; loading the vocabulary is not timed."""
+    """Return the answer tokens a second of a whole audit with every check on and all four files written.
+
+    Loading the vocabulary is not timed.
+    """
     context = make_context(*open_target("kimi_k25"))
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
@@ -119,7 +122,7 @@ def audit_rate(path: Path, workers: int) -> dict[str, float]:
 
 
 def alone(what: str, path: Path, workers: int = 1) -> dict[str, float]:
-    """Run one measurement in a process of its own."""
+    """Run one measurement in its own process."""
     command = [
         sys.executable,
         "-m",
@@ -137,7 +140,7 @@ def alone(what: str, path: Path, workers: int = 1) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the figures as JSON."""
+    """Measure and print the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--tokens", type=int, default=1500)
@@ -162,10 +165,10 @@ def main() -> None:
             alone("audit", many, 2),
             alone("audit", few),
         )
-    found = {"encode": encode, "audit": one, "audit_by_two": two, "audit_of_a_quarter": small}
+    figures = {"encode": encode, "audit": one, "audit_by_two": two, "audit_of_a_quarter": small}
     print(
         json.dumps(
-            {**found, "ratio": one["rate"] / encode["rate"], "ratio_by_two": two["rate"] / encode["rate"]}, indent=2
+            {**figures, "ratio": one["rate"] / encode["rate"], "ratio_by_two": two["rate"] / encode["rate"]}, indent=2
         )
     )
 

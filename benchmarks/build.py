@@ -1,6 +1,8 @@
-"""The default build from a clean clone: time of each stage, peak memory, quality; then a second clone, byte for byte.
+"""The default build from a clean clone: time of each stage, peak memory and quality; and the same from a second clone.
 
-python -m benchmarks.build            about ten minutes on two cores
+    python -m benchmarks.build            about ten minutes on two cores
+
+The files of the two clones are compared byte by byte.
 """
 
 import hashlib
@@ -23,25 +25,25 @@ _RUNNING = re.compile(r"Running stage '([^']+)'")
 
 
 def clone(to: Path) -> Path:
-    """Clone the last commit; its ledger and DVC cache are its own."""
+    """Clone the last commit, with its own ledger and DVC cache."""
     subprocess.run(["git", "clone", "-q", str(ROOT), str(to)], check=True)
     return to
 
 
 def environment() -> dict[str, str]:
-    """A shell's environment, with this interpreter first."""
+    """Return a shell's environment with this interpreter first."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "DVC_", "AERIE_"))}
     return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"}
 
 
 def build(root: Path) -> dict[str, float]:
-    """Run `dvc repro`; seconds from each stage's start to the next one's."""
+    """Run `dvc repro`; return the seconds from each stage's start to the next one's."""
     process = subprocess.Popen(
         ["dvc", "repro"], cwd=root, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
     marks: list[tuple[str, float]] = [("dvc", time.monotonic())]
-    marks.extend((found[1], time.monotonic()) for line in process.stdout if (found := _RUNNING.search(line)))
+    marks.extend((match[1], time.monotonic()) for line in process.stdout if (match := _RUNNING.search(line)))
     if process.wait() != 0:
         raise SystemExit(f"dvc repro failed in {root}")
     marks.append(("end", time.monotonic()))
@@ -49,7 +51,7 @@ def build(root: Path) -> dict[str, float]:
 
 
 def digests(root: Path) -> dict[str, str]:
-    """Every file under build/."""
+    """Return the digest of every file under build/."""
     return {
         path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted((root / "build").rglob("*"))
@@ -58,7 +60,7 @@ def digests(root: Path) -> dict[str, str]:
 
 
 def quality(root: Path) -> dict[str, Any]:
-    """What the build says of itself."""
+    """Return the build's own quality figures."""
     names = json.loads((root / "build/config.json").read_text())["names"]
     return {
         "target": json.loads((root / "build/target/metrics.json").read_text()),
@@ -68,12 +70,12 @@ def quality(root: Path) -> dict[str, Any]:
 
 
 def holds_times(name: str) -> bool:
-    """Whether a file's job is to show what the clock said."""
+    """Return whether a file's purpose is to show measured times."""
     return name.endswith(("/timings.jsonl", "/timings.json", "/audit/report.html"))
 
 
 def main() -> None:
-    """Build twice, in two clean clones; do nothing once."""
+    """Build in two clean clones, and once more with nothing to do."""
     with tempfile.TemporaryDirectory() as folder:
         first = clone(Path(folder) / "first")
         begun = time.monotonic()

@@ -1,11 +1,14 @@
-"""Extraction against the bare forward pass over the same packed batches, on a random model, rows of 20 to 1,000 tokens in random order.
+"""Extraction against the bare forward pass over the same packed batches.
 
     python -m benchmarks.drafter_extract [--rows 60] [--threads 1] [--repeat 2]
-    python -m benchmarks.drafter_extract --model 0.6b --device cuda --dtype bfloat16 --rows 2000 --tokens-per-batch 16384
+    python -m benchmarks.drafter_extract --model 0.6b --device cuda --dtype bfloat16 --rows 2000 \
+        --tokens-per-batch 16384
 
-Three things are timed, in turns, so that a busy machine slows all alike: `bare`, the decoder's forward pass with nothing taken from it; `pass`, what the
-stage does between loading the model and writing the index (the forward pass with states taken, stored in the background, hashed); and `stage`, the stage's
-whole `run`, weights loaded, index and stamp written. Figures are processor seconds of the whole process and wall seconds; a share is bare over the other.
+The model is random, and the rows have 20 to 1,000 tokens in random order. Three things are timed in turns, so that
+other load slows all alike: `bare` is the decoder's forward pass alone; `pass` is the stage's work between loading the
+model and writing the index (forward pass, states captured, stored in the background, hashed); `stage` is the stage's
+whole `run`, with loading the weights and writing index and stamp. Figures are CPU seconds of the whole process and wall
+seconds; a share is bare divided by the other.
 """
 
 import argparse
@@ -25,7 +28,8 @@ from pipeline.core.files.json_file import write_json
 from pipeline.core.files.tables import read_batches
 from pipeline.formats.hidden_states import HiddenStates
 from pipeline.formats.schema.tokens import SCHEMA
-from pipeline.model.weights import DTYPES, open_model
+from pipeline.model.weights.devices import DTYPES
+from pipeline.model.weights.target import open_model
 from pipeline.stages.extract import stage
 from pipeline.stages.extract.config import ExtractSection
 from pipeline.stages.extract.forward import pack_attention, run_packed
@@ -59,13 +63,13 @@ MODELS = {
     },
 }
 ACCEPTED: dict[str, Any] = {
-    "evidence": "ids", "count_delta": 0, "billed_tokens": 1, "finish_reason": "stop", "provider": "bench", "segments": [], "notes": [],
-    "status": "accept", "reason": None,
+    "evidence": "ids", "count_delta": 0, "billed_tokens": 1, "finish_reason": "stop", "provider": "bench",
+    "segments": [], "notes": [], "status": "accept", "reason": None,
 }  # fmt: skip
 
 
 def timed(work: Callable[[], None]) -> tuple[float, float]:
-    """Wall and processor seconds of ``work``."""
+    """Return the wall seconds and the CPU seconds of ``work``."""
     wall, cpu = time.perf_counter(), time.process_time()
     work()
     if torch.cuda.is_available():
@@ -74,7 +78,7 @@ def timed(work: Callable[[], None]) -> tuple[float, float]:
 
 
 def accepted_rows(count: int) -> list[dict[str, Any]]:
-    """Rows of accepted.parquet whose lengths are spread evenly over 20 to 1,000 tokens, in random order."""
+    """Return rows of accepted.parquet with lengths spread evenly over 20 to 1,000 tokens, in random order."""
     lengths = torch.linspace(20, 1000, count).long()[torch.randperm(count)].tolist()
     ids = [torch.randint(VOCAB, (length,)).tolist() for length in lengths]
     return [
@@ -84,7 +88,7 @@ def accepted_rows(count: int) -> list[dict[str, Any]]:
 
 
 def padding(rows: list[Row], tokens: int) -> float:
-    """Share of the tokens computed that is padding, where batches have to be padded."""
+    """Return the share of padding in the computed tokens if batches are padded instead of packed."""
     computed = sum(
         max(len(rows[n].token_ids) for n in batch) * len(batch) for batch in batches(rows, tokens, padded=True)
     )
@@ -99,15 +103,20 @@ def main() -> None:
     parser.add_argument("--model", choices=list(MODELS), default="30m")
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
-        "--dtype", choices=list(DTYPES), default="float32", help="of the forward pass; states are stored as bfloat16"
+        "--dtype",
+        choices=list(DTYPES),
+        default="float32",
+        help="number type of the forward pass; states are stored as bfloat16",
     )
-    parser.add_argument("--folder", type=Path, help="where states are written; default: the folder for temporary files")
+    parser.add_argument(
+        "--folder", type=Path, help="where states are written; default: the system's folder for temporary files"
+    )
     a = parser.parse_args()
     torch.set_num_threads(a.threads)
     torch.manual_seed(0)
     settings = ExtractSection(
-        backend="transformers", dtype="bfloat16", compute_dtype=a.dtype, device=a.device, threads=a.threads, max_length=1000,
-        tokens_per_batch=a.tokens_per_batch, shard_bytes=1 << 26,
+        backend="transformers", dtype="bfloat16", compute_dtype=a.dtype, device=a.device, threads=a.threads,
+        max_length=1000, tokens_per_batch=a.tokens_per_batch, shard_bytes=1 << 26,
     )  # fmt: skip
     with tempfile.TemporaryDirectory(dir=a.folder) as name:
         print(
@@ -121,7 +130,7 @@ def main() -> None:
 
 
 def measure(folder: Path, settings: ExtractSection, model: str, count: int, repeat: int) -> dict[str, Any]:
-    """Time all three in ``folder``."""
+    """Time all three in ``folder``; return the best of ``repeat`` rounds."""
     LlamaForCausalLM(LlamaConfig(vocab_size=VOCAB, **MODELS[model])).save_pretrained(folder / "model")
     write_rows(folder / "accepted.parquet", SCHEMA, accepted_rows(count))
     write_json(folder / "gate.json", {})

@@ -1,13 +1,14 @@
-"""A training step's cost against the same step written plainly, with dense [L, K L] masks in scaled_dot_product_attention.
+"""Cost of a training step against a plain version with dense [L, K L] masks in scaled_dot_product_attention.
 
-    python -m benchmarks.drafter_step [--length 1024 --steps 7 --hidden 256 --vocab 8000 --prompt 1 --repeat 3 --threads 1]
+    python -m benchmarks.drafter_step [--length 1024 --steps 7 --hidden 256 --vocab 8000 --prompt 1 --repeat 3 ...]
     python -m benchmarks.drafter_step --one ours|dense|growing|growing-attention [--profile]
 
-A step is forward, backward, clipping and AdamW over one conversation of which all but the first ``prompt`` tokens are supervised. `ours`
-is the step of the train stage. `dense` is written plainly: at every unrolled step a mask [L, K L] of one shape over the keys of all K steps, as
-compilers want it, and the logits of every step and position kept for the backward pass, as autograd does; slices, no padded copies. `growing` is harder to
-beat: its masks are [L, (j+1) L] at step j. `growing-attention` differs from ours in the unroll alone. One variant a process, so that the peak of
-memory is its own; speed is in processor seconds too, since wall time on a busy machine says little.
+A step is forward, backward, clipping and AdamW over one conversation; all but its first ``prompt`` tokens are
+supervised. `ours` is the step of the train stage. `dense` is the plain version: every unrolled step has a mask [L, K L]
+over the keys of all K steps, one shape as compilers want it, and autograd keeps the logits of every step and position;
+it takes slices and makes no padded copies. `growing` is harder to beat: its masks are [L, (j+1) L] at step j.
+`growing-attention` differs from ours only in the unroll. Each variant runs in its own process, so that the memory peak
+is its own. Speed is also given in CPU seconds, since wall time on a busy machine says little.
 """
 
 import argparse
@@ -28,7 +29,8 @@ from pipeline.drafter.config import DrafterConfig
 from pipeline.drafter.drafter import Drafter, initialize
 from pipeline.drafter.objective import loss_of_steps
 from pipeline.drafter.unroll import Pack, Plan, plan_unroll
-from pipeline.model.weights import Ends, Source
+from pipeline.model.weights.ends import Ends
+from pipeline.model.weights.source import WeightsSource
 from pipeline.stages.train.config import TrainSection
 from pipeline.stages.train.loop import Learner
 
@@ -37,16 +39,22 @@ DECAY = 0.8
 
 
 def make(length: int, prompt: int, hidden: int, vocab: int, steps: int) -> tuple[Learner, Pack]:
-    """Draw a drafter with its teacher and optimizer, and one conversation."""
+    """Return a random drafter with its teacher and optimizer, and one random conversation."""
     config = DrafterConfig(
-        hidden_size=hidden, intermediate_size=2 * hidden, num_heads=hidden // 64, num_kv_heads=hidden // 64, head_dim=64, vocab_size=vocab, draft_vocab_size=vocab,
-        rms_norm_eps=1e-6, rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, max_position_embeddings=length + 16, layer_ids=[2, 4, 5],
-        target_layers=8, target_sha256="", target_name="", trained_on={}, training={},
+        hidden_size=hidden, intermediate_size=2 * hidden, num_heads=hidden // 64, num_kv_heads=hidden // 64,
+        head_dim=64, vocab_size=vocab, draft_vocab_size=vocab, rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, max_position_embeddings=length + 16,
+        layer_ids=[2, 4, 5], target_layers=8, target_sha256="", target_name="", trained_on={}, training={},
     )  # fmt: skip
     torch.manual_seed(0)
     drafter = Drafter(config, torch.randn(vocab, hidden), torch.arange(vocab))
     ends = Ends(
-        drafter.embedding, torch.randn(vocab, hidden) / hidden**0.5, LlamaRMSNorm(hidden), None, [], Source("random")
+        drafter.embedding,
+        torch.randn(vocab, hidden) / hidden**0.5,
+        LlamaRMSNorm(hidden),
+        None,
+        [],
+        WeightsSource("random"),
     )
     initialize(drafter, ends.head, 0)
     settings = TrainSection(
@@ -71,7 +79,7 @@ def make(length: int, prompt: int, hidden: int, vocab: int, steps: int) -> tuple
 
 
 def unroll_dense(drafter: Drafter, aux: torch.Tensor, plan: Plan, *, growing: bool) -> Iterator[torch.Tensor]:
-    """Give the same steps with a dense mask over the keys of all steps, or of those so far."""
+    """Yield the states of the same steps, with a dense mask over the keys of all steps or of the steps so far."""
     layer, count, steps = drafter.midlayer, len(plan.inputs), len(plan.embedded)
     hidden = drafter.fuse(aux[plan.inputs])[None]
     later = 0 if growing else count
@@ -98,7 +106,7 @@ def unroll_dense(drafter: Drafter, aux: torch.Tensor, plan: Plan, *, growing: bo
 
 
 def growing_attention(learner: Learner, pack: Pack) -> torch.Tensor:
-    """Loss with growing masks and our head."""
+    """Return the loss with growing masks and our head."""
     drafter, plan = learner.drafter, plan_unroll(pack, learner.settings.ttt_steps, every_row=True)
     unrolled = unroll_dense(drafter, pack.aux, plan, growing=True)
     weights = torch.tensor([DECAY**step / len(s.queries) for step, s in enumerate(plan.supervised)])
@@ -106,7 +114,7 @@ def growing_attention(learner: Learner, pack: Pack) -> torch.Tensor:
 
 
 def dense(learner: Learner, pack: Pack, *, growing: bool = False) -> torch.Tensor:
-    """Loss written plainly: soft cross-entropy over all positions, masked, less the teacher's entropy."""
+    """Return the plain loss: masked soft cross-entropy over all positions, minus the teacher's entropy."""
     drafter, plan = learner.drafter, plan_unroll(pack, learner.settings.ttt_steps, every_row=True)
     with torch.no_grad():
         logs = torch.log_softmax(learner.ends.teacher_hidden(pack.last) @ learner.head_rows.T, -1)
@@ -123,7 +131,7 @@ def dense(learner: Learner, pack: Pack, *, growing: bool = False) -> torch.Tenso
 
 
 def stepper(learner: Learner, pack: Pack, variant: str) -> Callable[[], float]:
-    """One whole training step of a variant; gives the loss."""
+    """Return a function that runs one whole training step of a variant and returns the loss."""
     if variant == "ours":
         return lambda: learner.step([pack], 1e-4).loss
     plain: dict[str, Callable[[Learner, Pack], torch.Tensor]] = {
@@ -157,7 +165,7 @@ def measure(a: argparse.Namespace) -> dict[str, Any]:
         busy.append(time.process_time() - cpu)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     best = min(wall[1:])
-    found = {
+    figures = {
         "loss": losses[0],
         "seconds": round(best, 3),
         "cpu_seconds": round(min(busy[1:]), 3),
@@ -169,31 +177,29 @@ def measure(a: argparse.Namespace) -> dict[str, Any]:
             step()
         events = sorted(recorded.key_averages(), key=lambda event: -event.self_cpu_time_total)
         whole = sum(event.self_cpu_time_total for event in events)
-        found["profile"] = {event.key: round(event.self_cpu_time_total / whole, 3) for event in events[:12]}
-    return found
+        figures["profile"] = {event.key: round(event.self_cpu_time_total / whole, 3) for event in events[:12]}
+    return figures
 
 
 def products(length: int, steps: int, hidden: int, vocab: int) -> dict[str, dict[str, float]]:
-    """Billions of operations in the products of matrices of a step, forward and backward, where every token is supervised."""
+    """Return the billions of operations in a step's matrix products, forward and backward, all tokens supervised."""
     rows = length - 1
     pairs = {
         "ours": steps * rows * rows / 2 + rows * steps * (steps - 1) / 2,
         "dense": rows * rows * steps * steps,
         "growing": rows * rows * steps * (steps + 1) / 2,
     }
-    found = {}
+    operations = {}
     for variant in pairs:
-        width = (
-            hidden if variant == "ours" else 2 * hidden
-        )  # ours makes of the embedding's half what it can once, for all steps
+        width = hidden if variant == "ours" else 2 * hidden  # ours multiplies the embedding's half once for all steps
         weights = width * 3 * hidden + hidden * hidden + 3 * hidden * 2 * hidden
         parts = {
             "head": 6 * steps * rows * vocab * hidden,
             "layer": 6 * steps * rows * weights,
             "attention": 14 * pairs[variant] * hidden,
         }
-        found[variant] = {name: round(operations / 1e9, 1) for name, operations in parts.items()}
-    return found
+        operations[variant] = {name: round(count / 1e9, 1) for name, count in parts.items()}
+    return operations
 
 
 def main() -> None:
@@ -203,24 +209,27 @@ def main() -> None:
     sizes = {"length": 1024, "steps": 7, "hidden": 256, "vocab": 8000, "prompt": 1, "repeat": 3, "threads": 1}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--profile", action="store_true", help="also where the time goes, by torch operation")
+    parser.add_argument("--profile", action="store_true", help="also report the time of each torch operation")
     a = parser.parse_args()
     if a.one:
         print(json.dumps(measure(a)))
         return
     gflop = products(a.length, a.steps, a.hidden, a.vocab)
-    told = {
+    described = {
         "torch": torch.__version__,
         "dtype": "float32",
         **{name: getattr(a, name) for name in sizes},
         "gflop": gflop,
     }
-    save("drafter_step", {**told, "cases": cases(a, list(sizes))})
+    save("drafter_step", {**described, "cases": cases(a, list(sizes))})
 
 
 def cases(a: argparse.Namespace, sizes: list[str]) -> dict[str, Any]:
-    """Every variant where all tokens but the prompt's are supervised: the prompt that was asked for, and one of a quarter of the row."""
-    found = {}
+    """Measure every variant with the prompt that was asked for, and with a prompt of a quarter of the row.
+
+    All tokens but the prompt's are supervised.
+    """
+    figures = {}
     for prompt in sorted({a.prompt, a.length // 4}):
         arguments = [
             text for name in sizes for text in (f"--{name}", str(prompt if name == "prompt" else getattr(a, name)))
@@ -228,14 +237,14 @@ def cases(a: argparse.Namespace, sizes: list[str]) -> dict[str, Any]:
         of = {
             variant: in_a_process("benchmarks.drafter_step", variant, "--profile", *arguments) for variant in VARIANTS
         }
-        found[f"prompt of {prompt}"] = {
+        figures[f"prompt of {prompt}"] = {
             f"ours_to_{name}": compared(of["ours"], of[name]) for name in ("dense", "growing")
         } | of
-    return found
+    return figures
 
 
 def compared(ours: dict[str, Any], plain: dict[str, Any]) -> dict[str, float]:
-    """How many times faster ours is, and its share of the other's memory."""
+    """Return how many times faster ours is, and its share of the other's memory."""
     return {
         "tokens_per_s": round(plain["seconds"] / ours["seconds"], 2),
         "cpu_seconds": round(plain["cpu_seconds"] / ours["cpu_seconds"], 2),

@@ -1,10 +1,11 @@
-"""What `generate` costs the client at 2,000 requests in flight, beside loops that do the least possible: in one run, in turns.
+"""Client cost of `generate` at 2,000 requests in flight, beside minimal loops over the same transport.
 
-    python -m benchmarks.generate_cost [--requests 20000] [--in-flight 2000] [--rounds 3]          about 5 minutes on two quiet cores
+    python -m benchmarks.generate_cost [--requests 20000] [--in-flight 2000] [--rounds 3]    5 minutes on two idle cores
 
-Each measurement is a process of its own: CPU seconds (all threads) a response, and the largest resident memory. `client` is
-the engine's client (pipeline/core/http.py) in a bare loop, so that the rest of the stage can be told apart from it. The bare loops
-are as one writes them; they keep Python's own settings of garbage collection, the stage sets them for thousands of connections.
+The kinds run in turns, each in its own process. Figures are the CPU seconds of all threads for each response, and the
+peak resident memory. `client` is the engine's client (pipeline/core/http.py) in a bare loop, which separates it from
+the rest of the stage. The bare loops are written in the ordinary way and keep Python's default garbage collection; the
+stage tunes it for thousands of connections.
 """
 
 import argparse
@@ -35,7 +36,7 @@ BODY = json.dumps(
 
 
 async def bare_aiohttp(url: str, requests: int, in_flight: int) -> None:
-    """Post and read, and keep nothing."""
+    """Post and read with aiohttp; keep nothing."""
     import aiohttp
 
     left = iter(range(requests))
@@ -52,7 +53,7 @@ async def bare_aiohttp(url: str, requests: int, in_flight: int) -> None:
 
 
 async def bare_httpx(url: str, requests: int, in_flight: int) -> None:
-    """Do the same through httpx over its aiohttp transport."""
+    """Post and read with httpx over its aiohttp transport; keep nothing."""
     import httpx
     from httpx_aiohttp import AiohttpTransport
 
@@ -70,7 +71,7 @@ async def bare_httpx(url: str, requests: int, in_flight: int) -> None:
 
 
 async def bare_client(url: str, requests: int, in_flight: int) -> None:
-    """Do the same through the engine's client."""
+    """Post and read with the engine's client; keep nothing."""
     from pipeline.core.http import Client, Timeouts
     from pipeline.stages.generate.session import few_collections
 
@@ -89,7 +90,7 @@ LOOPS = {"aiohttp": bare_aiohttp, "httpx": bare_httpx, "client": bare_client}
 
 
 def timed(name: str, function: Callable[..., Any], clock: Callable[[], float]) -> Callable[..., Any]:
-    """Add the CPU seconds that a function takes to `PARTS`."""
+    """Return the function wrapped so that its CPU seconds are added to `PARTS`."""
 
     def run(*arguments: Any, **named: Any) -> Any:
         started = clock()
@@ -102,7 +103,7 @@ def timed(name: str, function: Callable[..., Any], clock: Callable[[], float]) -
 
 
 def prepared(kind: str, folder: Path, url: str, requests: int, in_flight: int) -> Callable[[], Any]:
-    """Import what is needed and write the prompts: neither is a cost of a response."""
+    """Return the function to measure, with its modules imported and the prompts written, which cost no response."""
     if kind == "aerie":
         from benchmarks.generate_stage import Stage
 
@@ -117,7 +118,7 @@ def prepared(kind: str, folder: Path, url: str, requests: int, in_flight: int) -
 
         stage = Stage(folder, url, in_flight)
         stage.prompts(requests)
-        return stage.run  # the whole stage: prompts read, the ledger written, responses.jsonl projected
+        return stage.run  # the whole stage: it reads prompts, writes the ledger and projects responses.jsonl
     import httpx_aiohttp  # noqa: F401
 
     import pipeline.stages.generate.session  # noqa: F401
@@ -126,7 +127,7 @@ def prepared(kind: str, folder: Path, url: str, requests: int, in_flight: int) -
 
 
 def measure_here(kind: str, url: str, requests: int, in_flight: int) -> None:
-    """Do one measurement in this process; print what it took."""
+    """Do one measurement in this process; print its CPU seconds and memory."""
     with tempfile.TemporaryDirectory() as folder:
         ask = prepared(kind, Path(folder), url, requests, in_flight)
         before, started = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
@@ -148,12 +149,12 @@ def measure_here(kind: str, url: str, requests: int, in_flight: int) -> None:
 
 
 def measure(kind: str, url: str, requests: int, in_flight: int) -> dict[str, float]:
-    """Do one measurement in a process of its own."""
+    """Do one measurement in its own process."""
     return in_a_process("benchmarks.generate_cost", kind, url, str(requests), str(in_flight))
 
 
 def main() -> None:
-    """Measure all kinds in turns, and keep the medians and ratios."""
+    """Measure all kinds in turns, and save the medians and ratios."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--requests", type=int, default=20000)
     parser.add_argument("--in-flight", type=int, default=2000)
@@ -170,9 +171,9 @@ def main() -> None:
                 rounds[kind].append(measure(kind, url, options.requests, options.in_flight))
                 print(kind, rounds[kind][-1], flush=True)
     typical: dict[str, Any] = {
-        kind: {name: median(one[name] for one in found) for name in found[0]} for kind, found in rounds.items()
+        kind: {name: median(one[name] for one in runs) for name in runs[0]} for kind, runs in rounds.items()
     }
-    cpu = {kind: found["cpu_ms"] for kind, found in typical.items()}
+    cpu = {kind: figures["cpu_ms"] for kind, figures in typical.items()}
     ratios = {
         "to_httpx": cpu["aerie"] / cpu["httpx"],
         "to_aiohttp": cpu["aerie"] / cpu["aiohttp"],
@@ -182,7 +183,7 @@ def main() -> None:
         "client": cpu["client"],
         **{name: typical["aerie"][name] for name in ("ledger", "responses.jsonl", "survey")},
     }
-    parts["engine"] = cpu["aerie"] - sum(parts.values())  # turns, budget, judging
+    parts["engine"] = cpu["aerie"] - sum(parts.values())  # scheduling, budget, judging
     figures = {"medians": typical, "ratios": ratios, "targets": TARGETS, "cpu_ms_by_part": parts}
     save(
         "generate_cost", {"requests": options.requests, "in_flight": options.in_flight, "answer_bytes": 4000, **figures}

@@ -1,11 +1,11 @@
-"""100 kills with SIGKILL at random moments, against a server that writes down what it billed.
+"""100 kills with SIGKILL at random moments, against a server that records each billed request.
 
-    python -m benchmarks.generate_kills [--kills 100] [--in-flight 64] [--seed 0]          about 5 minutes on two quiet cores
+    python -m benchmarks.generate_kills [--kills 100] [--in-flight 64] [--seed 0]      about 5 minutes on two idle cores
 
-Counted: answers lost after they were in the ledger, damaged ledgers, requests sent again (for each kill, at most those that
-may be in flight), and whether the client's account (spent and uncertain) was ever below the server's. The server bills a
-request when it has read it; after a kill its account is read once it has been still for a while, for the killed client's last
-requests may still lie in its sockets.
+It counts answers lost after they were in the ledger, damaged ledgers, and requests sent again (at most those in flight
+for each kill), and checks that the client's account (spent plus uncertain) is never below the server's. The server
+bills a request when it has read it. After a kill its account is read only when it has not changed for a while, since
+the killed client's last requests may still be in the server's sockets.
 """
 
 import argparse
@@ -22,11 +22,11 @@ from benchmarks.generate_stage import Stage
 from benchmarks.results import save
 
 _STILL = 0.1
-"""Seconds without a new request after which the server has read all that was sent; it reads at once what reaches it."""
+"""Seconds without a new request after which the server has read everything that was sent; it reads without delay."""
 
 
 def requests_billed(ledger: Path) -> int:
-    """Count the requests that the server billed, once it reads no more of them."""
+    """Return the number of requests that the server billed, once it reads no more of them."""
     size = -1
     while size != (size := ledger.stat().st_size):
         time.sleep(_STILL)
@@ -34,7 +34,7 @@ def requests_billed(ledger: Path) -> int:
 
 
 def account(store: Path) -> tuple[bool, set[str], float, int]:
-    """Whether the ledger is sound, the keys with an answer, dollars charged, and requests whose answer never came."""
+    """Return whether the ledger is sound, the answered keys, the dollars charged, and the unanswered requests."""
     with sqlite3.connect(store / "ledger.sqlite") as db:
         sound = db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         keys = {
@@ -50,7 +50,7 @@ def account(store: Path) -> tuple[bool, set[str], float, int]:
 
 
 def main() -> None:
-    """Kill, check, repeat; at the end let it finish."""
+    """Kill the stage again and again, check after each kill, and let it finish at the end."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--in-flight", type=int, default=64)
@@ -64,13 +64,13 @@ def main() -> None:
     kills = lost = damaged = below = unanswered = most = 0
     prompts = (
         options.kills * options.in_flight * 3
-    )  # more than can be answered between two kills, so that none comes too late
+    )  # more than can be answered between two kills, so that every kill hits a running stage
     with tempfile.TemporaryDirectory() as folder:
         ledger = Path(folder) / "billed"
         with running(delay=0.05, spread=0.2, size=2000, ledger=ledger) as url:
             stage = Stage(Path(folder), url, options.in_flight)
             stage.prompts(prompts)
-            known: set[str] = set()
+            answered: set[str] = set()
             code = None
             while code != 0:
                 command = [
@@ -90,10 +90,10 @@ def main() -> None:
                 sound, keys, charged, uncertain = account(Path(folder) / "store")
                 requests = requests_billed(ledger)
                 damaged += not sound
-                lost += len(known - keys)
+                lost += len(answered - keys)
                 below += charged < requests * COST - 1e-9
                 most, unanswered = max(most, requests - len(keys) - unanswered), requests - len(keys)
-                known = keys
+                answered = keys
         rows = len((stage.build / "responses.jsonl").read_bytes().splitlines())
     figures = {
         "kills": kills,
@@ -125,7 +125,7 @@ def main() -> None:
 
 
 def _maybe_kill(child: "subprocess.Popen[bytes]", ledger: Path, chance: random.Random) -> int:
-    """Wait until it sends, then a random while, then kill it."""
+    """Wait until the stage sends requests, then a random time, then kill it; return its exit code."""
     size = ledger.stat().st_size if ledger.exists() else 0
     while child.poll() is None and (not ledger.exists() or ledger.stat().st_size == size):
         time.sleep(0.005)

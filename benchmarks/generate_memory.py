@@ -1,8 +1,8 @@
 """Memory at 2,000 in flight with 20 KB answers, for 10,000 and 100,000 prompts.
 
-    python -m benchmarks.generate_memory [--small 10000] [--large 100000] [--in-flight 2000] [--size 20000]          about 5 minutes on two quiet cores
+    python -m benchmarks.generate_memory [--small 10000] [--large 100000] [--in-flight 2000] [--size 20000]
 
-Every run is a process of its own; memory is its largest resident size.
+It takes about 5 minutes on two idle cores. Every run has its own process; its memory is the peak resident size.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from benchmarks.results import in_a_process, save
 
 
 def one(folder: str, url: str, in_flight: str, prompts: str) -> None:
-    """Run the stage here over the first so many prompts; print its memory and time."""
+    """Run the stage in this process over the first ``prompts`` prompts; print its memory and time."""
     stage = Stage(Path(folder), url, int(in_flight))
     stage.prompts(int(prompts))
     started = time.perf_counter()
@@ -34,12 +34,12 @@ def one(folder: str, url: str, in_flight: str, prompts: str) -> None:
 
 
 def measure(folder: str, url: str, in_flight: int, prompts: int) -> dict[str, float]:
-    """Run the stage in a process of its own."""
+    """Run the stage in its own process."""
     return in_a_process("benchmarks.generate_memory", folder, url, str(in_flight), str(prompts))
 
 
 def main() -> None:
-    """Measure all, and keep the figures."""
+    """Measure both sizes, and save the figures."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--small", type=int, default=10000)
     parser.add_argument("--large", type=int, default=100000)

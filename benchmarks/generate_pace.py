@@ -1,9 +1,10 @@
-"""Throughput when the server sets the pace: 2 s an answer, 1,000 in flight, so 500 answers a second at best.
+"""Throughput against a slow server: 2 s for each answer and 1,000 in flight, so 500 answers a second at best.
 
-    python -m benchmarks.generate_pace [--requests 20000] [--in-flight 1000] [--delay 2.0]          about 2 minutes on two quiet cores
+    python -m benchmarks.generate_pace [--requests 20000] [--in-flight 1000] [--delay 2.0]   2 minutes on two idle cores
 
-A bare aiohttp loop on the same machine says whether the machine or the engine is the limit. The stage's own rate counts,
-from the first request to the last answer in the ledger; reading prompts and writing responses.jsonl come on top and are reported.
+A bare aiohttp loop on the same machine shows whether the machine or the engine is the limit. The stage's rate is
+measured from the first request to the last answer in the ledger; reading prompts and writing responses.jsonl are
+reported apart.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from benchmarks.results import save
 
 
 def main() -> None:
-    """Measure both, and keep the shares of the ideal."""
+    """Measure both, and save their shares of the ideal rate."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--requests", type=int, default=20000)
     parser.add_argument("--in-flight", type=int, default=1000)

@@ -1,7 +1,8 @@
-"""The server of the `generate` benchmarks: answers chat completions after a delay, and writes down what it billed.
+"""The server of the `generate` benchmarks: it answers chat completions after a delay, and records each billed request.
 
-It is as cheap as asyncio allows (one Protocol a connection, no parsing but the content length), so that the client is
-what is measured. It ends when its standard input closes: never later than the benchmark that started it.
+It is as cheap as asyncio allows (one Protocol for each connection, nothing parsed but the content length), so that the
+benchmark measures the client. It ends when its standard input closes, so never later than the benchmark that started
+it.
 """
 
 import argparse
@@ -30,12 +31,12 @@ ENDPOINT = {
     "supported_parameters": ["temperature", "top_p", "max_tokens", "seed", "tools"],
 }
 COST = 0.00002
-"""Dollars that every answer costs, unless --costs draws others."""
+"""Dollars of each answer, unless --costs draws others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """How the server answers."""
+    """Size, delay and cost of the server's answers."""
 
     delay: float
     spread: float
@@ -43,7 +44,7 @@ class Habits:
 
 
 def answer(habits: Habits) -> bytes:
-    """One body of the size asked for."""
+    """Return a body of the configured size."""
     document: dict[str, Any] = {
         "id": "gen-1",
         "object": "chat.completion",
@@ -71,7 +72,7 @@ class Chat(asyncio.Protocol):
         self._transport: Any = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the way to answer."""
+        """Keep the transport for the answers."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
@@ -89,7 +90,7 @@ class Chat(asyncio.Protocol):
         if len(rest) < length:
             return
         body, self._held = rest[:length], rest[length:]
-        if self._ledger is not None:  # billed the moment it is accepted, whatever becomes of the answer
+        if self._ledger is not None:  # billed when it is accepted, even if the answer is never received
             self._ledger.write(f"{hashlib.sha256(body).hexdigest()} {COST} {time.time()}\n")
             self._ledger.flush()
         delay = self._habits.delay + random.random() * self._habits.spread
@@ -101,7 +102,7 @@ class Chat(asyncio.Protocol):
 
 
 def response(body: bytes) -> bytes:
-    """A whole HTTP response."""
+    """Return a whole HTTP response."""
     return f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
 
 
@@ -118,7 +119,7 @@ async def serve(habits: Habits, ledger: IO[str] | None) -> None:
 
 @contextlib.contextmanager
 def running(*, delay: float, spread: float = 0.0, size: int = 4000, ledger: Path | None = None) -> Iterator[str]:
-    """Run the server in a process of its own for the block; give the base URL of its API."""
+    """Run the server in its own process for the block; yield the base URL of its API."""
     command = [
         sys.executable,
         "-m",

@@ -1,4 +1,4 @@
-"""A dataset's folder and the stage's configuration, for the `generate` benchmarks."""
+"""The `generate` stage in a folder of its own, for the benchmarks."""
 
 import json
 import os
@@ -34,7 +34,7 @@ class Stage:
         )
 
     def prompts(self, count: int, size: int = 400) -> None:
-        """Write so many prompts of about so many bytes."""
+        """Write ``count`` prompts of about ``size`` bytes each."""
         filler = "How many? " * (size // 10)
         with open(self.build / "prompts.jsonl", "w") as file:
             file.writelines(

@@ -11,13 +11,13 @@ import re
 from collections import Counter
 from typing import Any
 
-from benchmarks.answers_corpus import made
+from benchmarks.answers_corpus import synthetic_answers
 from benchmarks.results import save
 from pipeline.answers.lines import Job
 from pipeline.answers.providers.habits import HabitCounts, learn
 from pipeline.answers.rows import RowMaker
 from pipeline.answers.segmented_ids import unpack
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.targets import open_target
 from pipeline.stages.calibrate.comparison import IdComparison
 from pipeline.stages.calibrate.provider_simulator import ProviderSimulator
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     record, tokenizer = open_target("kimi_k25")
-    answers = list(made(record, tokenizer, arguments.answers, arguments.seed))
+    answers = list(synthetic_answers(record, tokenizer, arguments.answers, arguments.seed))
     simulator, maker, comparison = (
         ProviderSimulator(record, tokenizer),
         RowMaker(record, tokenizer, send_tools=True),

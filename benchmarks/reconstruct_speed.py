@@ -1,8 +1,9 @@
-"""Speed of the whole reconstruct stage beside bare encoding, on real-looking rows of about 2,000 tokens.
+"""Speed of the whole reconstruct stage beside bare encoding, on realistic rows of about 2,000 tokens.
 
     python -m benchmarks.reconstruct_speed [--rows 22000]
 
-Each figure is measured in a process of its own, so that no cache is warm; the least of `--repeat` times counts. As many rows as 43 million tokens.
+Each figure is measured in its own process, so that no cache is warm; the best of `--repeat` runs counts. The default
+rows hold 43 million tokens.
 """
 
 import argparse
@@ -26,12 +27,14 @@ from benchmarks.results import save
 TOKENS_A_ROW = 2000
 BYTES_A_TOKEN = 4
 BATCH_TEXTS = 2000
-"""Texts that tiktoken is given at a time: the ids of all would be billions of bytes of Python integers."""
+"""Texts in one call of tiktoken: the ids of all texts would take billions of bytes of Python integers."""
 PATTERN = "|".join(
     (
         r"[\p{Han}]+",
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*"
+        r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+"
+        r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
         r"\p{N}{1,3}",
         r" ?[^\s\p{L}\p{N}]+[\r\n]*",
         r"\s*[\r\n]+",
@@ -39,11 +42,11 @@ PATTERN = "|".join(
         r"\s+",
     )
 )
-"""Split pattern of Kimi-K2.5, as published with the model; the benchmark checks that tiktoken then agrees with splintr."""
+"""Split pattern of Kimi-K2.5, as published with the model; the benchmark checks that tiktoken then equals splintr."""
 
 
 def texts(rows: int, seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Reasoning and content of each row, out of the standard library's sources: prose of docstrings and code, no two rows alike."""
+    """Yield reasoning and content of each row from the standard library's sources; no two rows are equal."""
     folder = Path(sysconfig.get_paths()["stdlib"])
     pieces = [path.read_text("utf-8", "ignore") for path in sorted(folder.glob("*.py"))[:160]]
     joined = "".join(pieces)
@@ -86,7 +89,7 @@ def write_rows(path: Path, rows: int) -> int:
 
 
 def stage(path: Path) -> float:
-    """Seconds of the whole stage once the tokenizer is there: read, learn habits, parse, assemble, write."""
+    """Return the seconds of the whole stage, tokenizer loaded: read, learn habits, parse, assemble, write."""
     from pipeline.answers.rows import RowMaker
     from pipeline.project.targets import open_target
     from pipeline.stages.reconstruct.batches import workers_for
@@ -112,7 +115,7 @@ def _texts_of(path: Path) -> list[str]:
 
 
 def splintr_loop(path: Path) -> float:
-    """Seconds of a loop over `encode_ordinary`."""
+    """Return the seconds of a loop over `encode_ordinary`."""
     import splintr
 
     encode = splintr.Tokenizer.from_pretrained("kimi_k2").encode_ordinary
@@ -124,7 +127,7 @@ def splintr_loop(path: Path) -> float:
 
 
 def tiktoken_batch(path: Path) -> float:
-    """Seconds of tiktoken's `encode_ordinary_batch` on two threads, over the same ranks."""
+    """Return the seconds of tiktoken's `encode_ordinary_batch` in two threads, over the same ranks."""
     import splintr
     import tiktoken
 
@@ -147,7 +150,7 @@ MEASURED: dict[str, Callable[[Path], float]] = {
 
 
 def measure(name: str, path: Path, repeat: int) -> dict[str, float]:
-    """Least seconds of some runs, each in its own process, the seconds of the whole process, and the most memory of any."""
+    """Run a measurement ``repeat`` times, each in its own process; return the best seconds and the largest memory."""
     reports = []
     for _ in range(repeat):
         start = time.perf_counter()
@@ -167,7 +170,10 @@ def measure(name: str, path: Path, repeat: int) -> dict[str, float]:
 
 
 def _peak_mib() -> float:
-    """Most memory of this process, or of one that it started; `ru_maxrss` of itself would begin with that of whoever started it."""
+    """Return the peak memory of this process or of its largest child.
+
+    The own peak is VmHWM, since `ru_maxrss` would start with the peak of the parent process.
+    """
     own = next(
         int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")
     )
@@ -175,13 +181,13 @@ def _peak_mib() -> float:
 
 
 def only(name: str, path: Path) -> None:
-    """One measurement, in this process."""
+    """Do one measurement in this process, and print it."""
     seconds, peak = MEASURED[name](path), _peak_mib()
     print(json.dumps({"seconds": seconds, "peak_mib": peak, "cpu": sum(os.times()[:4])}))
 
 
 def main() -> None:
-    """Run and save."""
+    """Measure everything and save the figures."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, default=22_000)
     parser.add_argument("--repeat", type=int, default=3)

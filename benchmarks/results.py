@@ -1,4 +1,4 @@
-"""Where a benchmark's figures go, and what they say of the machine that made them."""
+"""Result files of the benchmarks, each with a description of the machine."""
 
 import json
 import os
@@ -12,7 +12,7 @@ FOLDER = Path(__file__).resolve().parent / "results"
 
 
 def machine() -> dict[str, Any]:
-    """The machine in neutral words."""
+    """Return the machine's cores, memory, architecture and Python version."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return {
         "cores": len(os.sched_getaffinity(0)),
@@ -31,12 +31,12 @@ def save(name: str, figures: dict[str, Any]) -> None:
 
 
 def in_a_process(module: str, *arguments: str) -> dict[str, float]:
-    """Do one measurement of a benchmark (`--one`) in a process of its own, so that nothing is warm, and no memory is another's."""
+    """Do one measurement of a benchmark (`--one`) in its own process, with cold caches and its own memory peak."""
     command = [sys.executable, "-m", module, "--one", *arguments]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONHASHSEED": "0"}
     )
     if done.returncode != 0:
         raise SystemExit(done.stderr)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures

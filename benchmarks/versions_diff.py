@@ -1,4 +1,4 @@
-"""`python -m pipeline diff` on two versions of 100,000 rows, 1 % of them changed: seconds and peak memory of the whole command."""
+"""Seconds and peak memory of `python -m pipeline diff` on two versions of 100,000 rows, 1 % of them changed."""
 
 import json
 import os
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def rows(seed: int) -> Iterator[dict[str, Any]]:
-    """Rows with random ids; those of seed 1 differ from those of seed 0 in every hundredth completion."""
+    """Yield rows with random ids; seeds 0 and 1 differ in every hundredth completion."""
     for n in range(ROWS):
         draw = random.Random(f"{n}-{seed if n % (ROWS // CHANGED) == 0 else 0}")
         yield {
@@ -48,7 +48,7 @@ def rows(seed: int) -> Iterator[dict[str, Any]]:
 
 
 def commit(root: Path, tokens: Path) -> None:
-    """Commit a version whose dvc.lock speaks of these tokens, and put them into the cache."""
+    """Commit a version whose dvc.lock names these tokens, and put them into the cache."""
     md5 = file_digest(tokens.read_bytes())
     cached = root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
     cached.parent.mkdir(parents=True, exist_ok=True)
@@ -82,8 +82,8 @@ def main() -> None:
                 command, cwd=root, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, check=True
             )
             seconds.append(round(time.monotonic() - begin, 2))
-        found = json.loads(done.stdout)["datasets"][0]
-        assert found["rows"]["changed"] == CHANGED, found
+        dataset = json.loads(done.stdout)["datasets"][0]
+        assert dataset["rows"]["changed"] == CHANGED, dataset
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20
     save(
         "versions_diff",

@@ -1,6 +1,6 @@
-"""What a build with nothing to do costs: `dvc repro` and `verify` with 3 and with 50 datasets, and where the time goes.
+"""Cost of a build with nothing to do: `dvc repro` and `verify` with 3 and with 50 datasets, and its parts.
 
-The outputs are small stand-in files with a dvc.lock that fits them, since only the bookkeeping is measured.
+The outputs are small fake files with a matching dvc.lock, since only the bookkeeping is measured.
 """
 
 import json
@@ -23,11 +23,11 @@ from pipeline.project.versions.staleness import CODE, CONFIG, instances
 
 ROOT = Path(__file__).resolve().parent.parent
 FRESH = "verify in a fresh clone"
-"""Where nothing is compiled yet, nor noted of the modules' syntax."""
+"""The case in which neither compiled modules nor digests of their syntax exist yet."""
 
 
 def run(root: Path, *command: str) -> tuple[float, str]:
-    """Run a command; seconds, and what it said."""
+    """Run a command; return its seconds and its output."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "DVC_", "PYTHONDONTWRITE"))
     }
@@ -40,7 +40,7 @@ def run(root: Path, *command: str) -> tuple[float, str]:
 
 
 def repository(root: Path, datasets: int) -> list[str]:
-    """Copy this repository with so many datasets, composed."""
+    """Copy this repository with ``datasets`` datasets, compose it, and return their names."""
     for name in (
         "conf",
         "data",
@@ -68,7 +68,7 @@ def repository(root: Path, datasets: int) -> list[str]:
 
 
 def store(root: Path, content: bytes, digest: str) -> str:
-    """Put an object into DVC's cache; give its digest."""
+    """Put an object into DVC's cache; return its digest."""
     path = root / ".dvc/cache/files/md5" / digest[:2] / digest[2:]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
@@ -76,12 +76,12 @@ def store(root: Path, content: bytes, digest: str) -> str:
 
 
 def item(root: Path, path: str) -> dict[str, Any]:
-    """A file or folder as dvc.lock speaks of it; its objects go into the cache."""
-    found = root / path
-    if found.is_file():
-        content = found.read_bytes()
+    """Return the entry of a file or folder in dvc.lock; its objects go into the cache."""
+    full_path = root / path
+    if full_path.is_file():
+        content = full_path.read_bytes()
         return {"path": path, "hash": "md5", "md5": store(root, content, file_digest(content)), "size": len(content)}
-    files = {file.relative_to(found).as_posix(): file for file in sorted(found.rglob("*")) if file.is_file()}
+    files = {file.relative_to(full_path).as_posix(): file for file in sorted(full_path.rglob("*")) if file.is_file()}
     digests = {name: store(root, file.read_bytes(), file_digest(file.read_bytes())) for name, file in files.items()}
     listed = json.dumps([{"md5": digests[name], "relpath": name} for name in sorted(digests)], sort_keys=True).encode()
     digest = store(root, listed, folder_digest(digests))
@@ -95,23 +95,23 @@ def item(root: Path, path: str) -> dict[str, Any]:
 
 
 def pretend(root: Path, names: list[str]) -> None:
-    """Write every output, and a dvc.lock that says that the build made them."""
+    """Write every output, and a dvc.lock as if the build had made them."""
     config, code = (json.loads((root / path).read_text()) for path in (CONFIG, CODE))
-    known = list(instances(names))
-    for _, stage, name in known:
+    stages = list(instances(names))
+    for _, stage, name in stages:
         for template in stage.writes.values():
             path = root / template.format(d=name)
             path = path if path.suffix else path / "file"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(path.relative_to(root).as_posix()))
     entries: dict[str, Any] = {}
-    for label, stage, name in known:
+    for label, stage, name in stages:
         keys = sorted(template.format(d=name) for template in stage.keys.values())
         params: dict[str, Any] = {CODE: {stage.name: code[stage.name]}}
         if keys:
             params[CONFIG] = {
                 key: deepcopy(_at(config, key)) for key in keys
-            }  # else YAML writes an alias, as DVC never does
+            }  # otherwise YAML writes an alias, which DVC never does
         reads = sorted({template.format(d=name) for template in stage.reads.values() if "{each}" not in template})
         writes = sorted(template.format(d=name) for template in stage.writes.values())
         entries[label] = {
@@ -130,13 +130,13 @@ def _at(document: Any, path: str) -> Any:
 
 
 def measure(datasets: int) -> dict[str, Any]:
-    """Time the commands on a repository with so many datasets."""
+    """Time the commands on a repository with ``datasets`` datasets."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         pretend(root, repository(root, datasets))
         first = run(root, "dvc", "repro")[1]  # compose runs once; DVC remembers the files' digests
         assert re.findall("Running stage '([^']+)'", first) == ["compose"], first
-        found: dict[str, Any] = {"dvc.lock lines": (root / "dvc.lock").read_text().count("\n")}
+        figures: dict[str, Any] = {"dvc.lock lines": (root / "dvc.lock").read_text().count("\n")}
         for name, command in (
             ("dvc repro", ("dvc", "repro")),
             ("dvc stage list (reading dvc.yaml)", ("dvc", "stage", "list", "--name-only")),
@@ -148,14 +148,14 @@ def measure(datasets: int) -> dict[str, Any]:
             for _ in range(3):
                 for compiled in list((root / "pipeline").rglob("__pycache__")) if name == FRESH else []:
                     shutil.rmtree(compiled)
-                seconds, said = run(root, *command)
+                seconds, output = run(root, *command)
                 times.append(round(seconds, 2))
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             used = (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) / 3
-            found[name] = {"seconds": times, "cpu_seconds": round(used, 2)}
+            figures[name] = {"seconds": times, "cpu_seconds": round(used, 2)}
             if name == "dvc repro":
-                assert "Running stage" not in said, said
-        return found
+                assert "Running stage" not in output, output
+        return figures
 
 
 def main() -> None:

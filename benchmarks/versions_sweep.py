@@ -1,9 +1,10 @@
-"""Four trainings as a sweep on a finished build: what ran, and how much longer than the trainings alone it took.
+"""Four trainings as a sweep on a finished build: the stages that ran, and the time beside the trainings alone.
 
     python -m benchmarks.versions_sweep [FOLDER] [--epochs N]
 
-FOLDER is a clone that is built; a copy of it is measured. Without it one is cloned and built first, which takes five minutes on two cores. The
-shipped training adds another five; --epochs makes it shorter (the default build has 8), and DVC's share of each job larger.
+FOLDER is a clone with a finished build; a copy of it is measured. Without FOLDER one is cloned and built first, in five
+minutes on two cores. The shipped training takes another five; --epochs makes it shorter (the default build has 8), and
+DVC's share of each job larger.
 """
 
 import argparse
@@ -23,7 +24,7 @@ TRAINING = ("train", "evaluate", "export")
 
 
 def main() -> None:
-    """Find or make a finished build, and measure on it."""
+    """Find or make a finished build, and measure on a copy of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--epochs", type=int)
@@ -38,11 +39,9 @@ def main() -> None:
             params = root / "params.yaml"
             before = params.read_text()
             if "overrides: []" not in before:
-                raise SystemExit(f"{options.folder}/params.yaml has overrides of its own; add train.epochs there")
+                raise SystemExit(f"{options.folder}/params.yaml has its own overrides; add train.epochs there")
             params.write_text(before.replace("overrides: []", f"overrides:\n- train.epochs={options.epochs}"))
-        build(
-            root
-        )  # of a copy: what --epochs changes; DVC also takes the digests of its files anew here, and in no job
+        build(root)  # apply --epochs to the copy; DVC also hashes the copy's files again here, so no job does
         subprocess.run(["git", "add", "-A"], cwd=root, check=True)
         subprocess.run(
             ["git", "-c", "user.name=b", "-c", "user.email=b@example.org", "commit", "-qm", "build", "--allow-empty"],
@@ -53,7 +52,7 @@ def main() -> None:
 
 
 def measure(root: Path) -> None:
-    """Sweep, then train, evaluate and export once by hand for comparison."""
+    """Run the sweep, then train, evaluate and export once without it for comparison."""
     begin = time.monotonic()
     command = [sys.executable, "-m", "pipeline.sweep", "-m", f"train.lr={RATES}", "--json"]
     done = subprocess.run(command, cwd=root, env=environment(), stdout=subprocess.PIPE, text=True, check=True)

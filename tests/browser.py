@@ -1,7 +1,7 @@
-"""Headless Chromium, spoken to over its debugging pipe: no driver, no port, no library.
+"""Headless Chromium, controlled over its debugging pipe: no driver, no port, no library.
 
-The protocol is the Chrome DevTools Protocol with `--remote-debugging-pipe`: JSON messages, each ended by a NUL, read by the browser
-from file descriptor 3 and written to 4.
+The protocol is the Chrome DevTools Protocol with `--remote-debugging-pipe`: JSON messages, each ended by a NUL. The
+browser reads them from file descriptor 3 and writes them to 4.
 """
 
 import base64
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.waiting import PATIENCE, until
+from tests.polling import TIMEOUT_S, wait_until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 _LAUNCH = """
@@ -26,11 +26,11 @@ os.dup2(ends[0], 3)
 os.dup2(ends[1], 4)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-"""Put the pipes where the browser looks for them, and become the browser; a shell may refuse descriptors above 9."""
+"""Move the pipes to the browser's descriptors, and become the browser; a shell may refuse descriptors above 9."""
 
 
 class Browser:
-    """One page of a browser of its own. Use as a context manager."""
+    """One page of its own browser. Use it as a context manager."""
 
     def __init__(self, *, width: int = 1200, height: int = 900, dark: bool = False) -> None:
         assert CHROMIUM is not None
@@ -67,7 +67,7 @@ class Browser:
             raise
 
     def _attach(self, width: int, height: int, *, dark: bool) -> None:
-        until(lambda: bool(self._pages()))  # a browser answers before it has opened its first page
+        wait_until(lambda: bool(self._pages()))  # a browser answers before it has opened its first page
         self._session = self.call("Target.attachToTarget", targetId=self._pages()[0], flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
@@ -80,7 +80,8 @@ class Browser:
         )
 
     def _pages(self) -> list[str]:
-        return [found["targetId"] for found in self.call("Target.getTargets")["targetInfos"] if found["type"] == "page"]
+        targets = self.call("Target.getTargets")["targetInfos"]
+        return [target["targetId"] for target in targets if target["type"] == "page"]
 
     def __enter__(self) -> "Browser":
         return self
@@ -97,13 +98,13 @@ class Browser:
         shutil.rmtree(self._profile, ignore_errors=True)
 
     def _receive(self) -> dict[str, Any]:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_S
         while b"\0" not in self._buffer:
             ready, _, _ = select.select([self._read], [], [], max(deadline - time.monotonic(), 0))
             data = os.read(self._read, 1 << 20) if ready else b""
             if not data:
                 raise AssertionError(
-                    f"Chromium said nothing for {PATIENCE:g} s, or ended (exit code {self._process.poll()})"
+                    f"Chromium wrote nothing for {TIMEOUT_S:g} s, or ended (exit code {self._process.poll()})"
                 )
             self._buffer += data
         message, _, self._buffer = self._buffer.partition(b"\0")
@@ -111,7 +112,7 @@ class Browser:
         return received
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Call a method of the protocol; events that come meanwhile are kept in `events`."""
+        """Call a method of the protocol and return its result; events that arrive meanwhile are kept in `events`."""
         self._number += 1
         message = {
             "id": self._number,
@@ -132,15 +133,14 @@ class Browser:
 
     def open(self, path: Path) -> None:
         """Open a file and wait until it has loaded and been painted."""
-        loader = self.call("Page.navigate", url=path.resolve().as_uri())[
-            "loaderId"
-        ]  # the blank page's own load may come late, and is no sign
+        navigation = self.call("Page.navigate", url=path.resolve().as_uri())
+        loader = navigation["loaderId"]  # the load event of the blank page may come late, and has another loader
         while not any(self._has_loaded(event, loader) for event in self.events):
             self.events.append(self._receive())
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def worked(self) -> float:
-        """Seconds for which the page's thread has held a core: to read, lay out, run and paint, whatever else runs beside it."""
+        """Return the CPU seconds of the page's thread: parsing, layout, scripts and painting."""
         metrics = self.call("Performance.getMetrics")["metrics"]
         return float(next(metric["value"] for metric in metrics if metric["name"] == "ThreadTime"))
 
@@ -150,7 +150,7 @@ class Browser:
         return event.get("method") == "Page.lifecycleEvent" and (params["name"], params["loaderId"]) == ("load", loader)
 
     def run(self, expression: str) -> Any:
-        """Value of a JavaScript expression in the page; promises are waited for."""
+        """Return the value of a JavaScript expression in the page; promises are awaited."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -162,27 +162,27 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
 
     def screenshot(self, path: Path, *, top: int = 0, height: int | None = None, width: int = 1200) -> None:
-        """Keep a picture of the page, or of a stretch of it."""
+        """Save a picture of the page, or of a part of it."""
         clip = {"x": 0, "y": top, "width": width, "height": height or 900, "scale": 1}
         data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)["data"]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(base64.b64decode(data))
 
     def complaints(self) -> list[str]:
-        """Whatever the console or the log has said of errors, and every exception."""
-        said = []
+        """Return the errors and warnings of the console and the log, and every exception."""
+        complaints = []
         for event in self.events:
             method, params = event.get("method"), event.get("params", {})
             if method == "Runtime.exceptionThrown":
-                said.append(str(params["exceptionDetails"]))
+                complaints.append(str(params["exceptionDetails"]))
             elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
-                said.append(str(params["args"]))
+                complaints.append(str(params["args"]))
             elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-                said.append(params["entry"]["text"])
-        return said
+                complaints.append(params["entry"]["text"])
+        return complaints
 
     def requests(self) -> list[str]:
-        """Addresses that the page asked for."""
+        """Return the addresses that the page requested."""
         return [
             event["params"]["request"]["url"]
             for event in self.events

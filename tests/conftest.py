@@ -1,4 +1,4 @@
-"""Shared by all tests: the real Kimi-K2.5 vocabulary, the shared cases where they are there, and no network but loopback."""
+"""Fixtures of all tests: the real Kimi-K2.5 vocabulary, the shared cases if they exist, and no network but loopback."""
 
 import fcntl
 import gc
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from pipeline.core.process.garbage_collection import no_collector
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.targets import open_target
 from tests.instant_stages import InstantBuild, built
 from tests.workspace import ROOT as ROOT
@@ -26,25 +26,29 @@ if TYPE_CHECKING:
 SHARED = ROOT.parent / "shared"
 SLOW = "\npytestmark = pytest.mark.slow\n"
 SHARE = 1 if os.environ.get("AERIE_TESTS") == "all" else 5
-"""Of the longest series every so many members are tried; with AERIE_TESTS=all every one."""
+"""The longest series try every fifth member; with AERIE_TESTS=all every member."""
 
 
 settings.register_profile("aerie", deadline=None, derandomize=SHARE > 1, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("aerie")
-"""Values of a property are drawn from the same seed in every run, so that a run fails for what changed; from another one each time with AERIE_TESTS=all. No clock decides."""
+"""Values of a property come from the same seed in every run, so that only a change of the code makes a run fail; with
+AERIE_TESTS=all the seed differs each time. No deadline applies, so the result does not depend on the clock."""
 
 LONGEST = ("test_default_build.py", "test_end_to_end.py")
 
 
 def pytest_configure() -> None:
-    """Let torch, which is not loaded yet, take one core a process: its threads wait for each other in busy loops, and the tests run as many processes as there are cores."""
+    """Limit torch, which is not loaded yet, to one thread in each process.
+
+    Its threads wait for each other in busy loops, and the tests run as many processes as there are cores.
+    """
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the cycle collector away from the modules that are loaded here and stay: it would look through all of torch again and again."""
+    """Exempt the modules that are loaded here from garbage collection, which would scan torch again and again."""
     with no_collector():
         result = yield
     gc.freeze()
@@ -52,13 +56,14 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave files of slow tests unread where none is wanted: most of them import torch, which alone takes seconds."""
-    wanted = config.getoption("markexpr") != "not slow"
-    return None if wanted or collection_path.suffix != ".py" or SLOW not in collection_path.read_text("utf-8") else True
+    """Skip files of slow tests unread if slow tests are deselected: most import torch, which alone takes seconds."""
+    with_slow = config.getoption("markexpr") != "not slow"
+    skipped = not with_slow and collection_path.suffix == ".py" and SLOW in collection_path.read_text("utf-8")
+    return True if skipped else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with the files that take longest, then those that hold slow tests, so that no core waits for one in the end."""
+    """Start with the longest files, then the other files with slow tests, so that no core waits for one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path.name not in LONGEST, item.path not in slow))
 
@@ -89,7 +94,10 @@ def only_loopback() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_kept() -> Iterator[None]:
-    """Reuse no rows of the developer's own builds, and keep none of a test's; a test of reuse switches it on for a folder of its own."""
+    """Switch off the reuse of rows, so that tests and the developer's builds do not share any.
+
+    A test of reuse switches it on for its own folder.
+    """
     patch = pytest.MonkeyPatch()
     patch.setenv("AERIE_REUSE", "off")
     yield
@@ -110,7 +118,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="session")
 def instant_build(tmp_path_factory: pytest.TempPathFactory) -> InstantBuild:
-    """A workspace of instant stages, built and committed; not to be changed: take `.copy(to)`."""
+    """A workspace of instant stages, built and committed. Do not change it; use `.copy(to)`."""
     return InstantBuild(once(tmp_path_factory, "instant", lambda folder: built(folder / "repository")) / "repository")
 
 
@@ -124,8 +132,8 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> "StandIn":
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
     """Fill a folder once for all processes of a test run, and return it."""
-    alone = "PYTEST_XDIST_WORKER" not in os.environ
-    folder = (factory.getbasetemp() if alone else factory.getbasetemp().parent) / f"once-{name}"
+    single_process = "PYTEST_XDIST_WORKER" not in os.environ
+    folder = (factory.getbasetemp() if single_process else factory.getbasetemp().parent) / f"once-{name}"
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "made").exists():
@@ -137,7 +145,7 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], obje
 
 
 def shared_cases(area: str) -> list[dict[str, Any]]:
-    """Return the real-world cases of an area, where the folder is there."""
+    """Return the real-world cases of an area; none if the folder of shared cases does not exist."""
     path = SHARED / "cases" / "cases.jsonl"
     if not path.exists():
         return []

@@ -1,8 +1,8 @@
-"""A workspace whose stages do nothing but write digests of their inputs: instant, deterministic, with real artifacts between them, so that tests of versions run DVC itself.
+"""A workspace whose stages only write digests of their inputs: instant and deterministic, with real artifacts.
 
-What is tested with it is how versions, sweeps and merges treat stages, not what stages do. It has two datasets, code and tools: DVC writes
-the whole of dvc.lock anew after each stage, which is most of what a build costs here. Each stage notes its run in the file that
-INSTANT_LOG names, so that runs inside an experiment's own copy are counted as well. `train` fails when lr is above 1.
+With it, tests of versions, sweeps and merges run DVC itself. It has only two datasets, code and tools: DVC rewrites the
+whole dvc.lock after each stage, which is most of a build's cost here. Each stage records its run in the file that
+INSTANT_LOG names, so that runs in an experiment's own copy are counted too. `train` fails if lr is above 1.
 """
 
 import shutil
@@ -14,7 +14,7 @@ from tests.workspace import Workspace, copy_of_repository
 
 LOG = "INSTANT_LOG"
 
-_SHARED = '''"""What the instant stages share."""
+_SHARED = '''"""Helpers of the instant stages."""
 import hashlib
 import os
 
@@ -58,38 +58,42 @@ _GENERIC = """    for path in ({writes}):
 """
 
 _BODIES = {
-    "prompts": """    rows = [{"id": row["id"], "messages": row["messages"]} for _, row in read_jsonl(data_of(prompts))][: config.prompts["limit"]]
+    "prompts": """    source = [row for _, row in read_jsonl(data_of(prompts))][: config.prompts["limit"]]
+    rows = [{"id": row["id"], "messages": row["messages"]} for row in source]
     write_jsonl(prompts, rows)
     write_json(summary, {"prompts": len(rows)})
 """,
     "generate": """    rows = []
     for _, row in read_jsonl(prompts):
         key = hashlib.sha256(orjson.dumps([row, config.sampling])).hexdigest()
-        rows.append({"id": row["id"], "key": key, "cost_usd": 0.001, "provider": "north" if int(key, 16) % 2 else "south", "response": key})
+        provider = "north" if int(key, 16) % 2 else "south"
+        rows.append({"id": row["id"], "key": key, "cost_usd": 0.001, "provider": provider, "response": key})
     write_jsonl(responses, rows)
-    write_json(summary, {"rows": len(rows), "cost_usd": round(0.001 * len(rows), 6), "completion_tokens": 32 * len(rows)})
-    write_jsonl(timings, [{"id": row["id"], "key": row["key"], "provider": row["provider"], "seconds": 1.0} for row in rows])
+    cost_usd = round(0.001 * len(rows), 6)
+    write_json(summary, {"rows": len(rows), "cost_usd": cost_usd, "completion_tokens": 32 * len(rows)})
+    write_jsonl(timings, [{name: row[name] for name in ("id", "key", "provider")} | {"seconds": 1.0} for row in rows])
     write_any(timings_summary, found)
 """,
-    "reconstruct": """    import pyarrow as pa
-
-    from pipeline.core.files.tables import write_batches
-    from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
+    "reconstruct": """    from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
+    from tests.parquet import write_rows
 
     rows = []
     for _, row in read_jsonl(responses):
         ids = [int(row["key"][at : at + 2], 16) for at in range(0, 64, 2)]
         segments = [Segment("content", 0, 31), Segment("end", 31, 32)]
         evidence = "count" if ids[0] % 2 else "text"
-        rows.append(TokenRow(row["id"], [1, 2, 3], ids, evidence, 0, 32, "stop", row["provider"], segments, [], "accept").to_row())
-    write_batches(tokens, SCHEMA, [pa.RecordBatch.from_pylist(rows, schema=SCHEMA)])
+        provider = row["provider"]
+        made = TokenRow(row["id"], [1, 2, 3], ids, evidence, 0, 32, "stop", provider, segments, [], "accept")
+        rows.append(made.to_row())
+    write_rows(tokens, SCHEMA, rows)
     write_json(summary, {"rows": len(rows)})
 """,
     "target": """    from pipeline.formats.schema.target import TargetSpec
     from pipeline.model.special_tokens import make_record
     from pipeline.model.tokenizer.loading import load_tokenizer
 
-    spec = TargetSpec.model_validate({key: value for key, value in config.target.items() if key in TargetSpec.model_fields})
+    fields = {key: value for key, value in config.target.items() if key in TargetSpec.model_fields}
+    spec = TargetSpec.model_validate(fields)
     write_json(record, make_record(spec, load_tokenizer(spec)))
     write_any(model, found)
     write_any(metrics, found)
@@ -131,7 +135,7 @@ def run(config, *, {arguments}):
 
 @dataclass(frozen=True)
 class InstantBuild(Workspace):
-    """A workspace that counts runs."""
+    """A workspace that records the stages that ran."""
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), LOG: str(self.log)}
@@ -141,19 +145,19 @@ class InstantBuild(Workspace):
         return self.root.parent / f"{self.root.name}.runs"
 
     def copy(self, to: Path) -> "InstantBuild":
-        """Copy all of it, history and cache included."""
+        """Copy the whole workspace with its history and cache."""
         shutil.copytree(self.root, to, symlinks=True)
         return InstantBuild(to)
 
     def runs(self) -> list[str]:
-        """Stages that ran since the last call, as `stage dataset`; also those inside an experiment's copy."""
+        """Return the stages that ran since the last call, as `stage dataset`, those in experiments' copies included."""
         lines = self.log.read_text().split("\n")[:-1] if self.log.exists() else []
         self.log.write_text("")
         return [line.strip() for line in lines]
 
 
 def instant_stages(root: Path, *, rows: int = 6) -> InstantBuild:
-    """Make a workspace of instant stages in the folder ``root``: committed, not built."""
+    """Make a workspace of instant stages in the folder ``root``, committed but not built."""
     copy_of_repository(root)
     workspace = InstantBuild(root)
     workspace.write("pipeline/instant.py", _SHARED)

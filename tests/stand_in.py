@@ -1,4 +1,4 @@
-"""A stand-in that was trained for a second: enough to be served, too little to keep the form, so strange answers come up."""
+"""A stand-in trained for one second: it can be served, but often breaks the form, so tests see strange answers."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -14,12 +14,12 @@ class StandIn(NamedTuple):
 
     @classmethod
     def of(cls, folder: Path) -> "StandIn":
-        """Where the files lie in a folder."""
+        """Return the paths of the files in a folder."""
         return cls(folder / "model", folder / "fingerprint.json", folder / "metrics.json")
 
 
 def make_stand_in(folder: Path) -> StandIn:
-    """Run the target stage, much reduced."""
+    """Run the target stage with a small model and few tokens."""
     section = target_section("tiny_kimi")
     assert section.tiny is not None
     tiny = section.tiny.model_copy(update={"width": 32, "mlp": 64, "tokens": 20_000})

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from benchmarks.build import holds_times
-from tests.namespaces import offline
+from tests.linux_namespaces import offline_command
 from tests.workspace import Workspace, copy_of_repository, read
 
 pytestmark = pytest.mark.slow
@@ -44,7 +44,7 @@ def digests(workspace: Workspace) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def reduced(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
-    workspace = copy_of_repository(tmp_path_factory.mktemp("reduced") / "clone", offline() or ())
+    workspace = copy_of_repository(tmp_path_factory.mktemp("reduced") / "clone", offline_command() or ())
     workspace.write("params.yaml", PARAMS)
     workspace.repro()
     return workspace
@@ -174,7 +174,7 @@ def test_a_wrong_value_stops_the_build_with_its_reason(
 
 
 @pytest.mark.skipif(
-    offline() is None, reason="this kernel grants no network namespace, so being offline cannot be proven"
+    offline_command() is None, reason="this kernel grants no network namespace, so being offline cannot be proven"
 )
 def test_the_build_ran_where_only_loopback_exists(reduced: Workspace) -> None:
     assert reduced.wrapper, "every command of the reduced build ran in a namespace without a network"

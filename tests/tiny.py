@@ -1,4 +1,4 @@
-"""Small real things for the tests of hidden states and drafters: a random target, rows for it, a random drafter."""
+"""Small models and data for tests of hidden states and drafters: a random target, rows for it, a random drafter."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tests.parquet import write_rows
 LAYERS, WIDTH, VOCAB = 8, 32, 300
 
 ROWS = [("long", 9, 40), ("short", 3, 5), ("middle", 12, 20), ("other", 5, 14), ("same", 3, 5), ("tail", 7, 11)]
-"""Id, prompt tokens, completion tokens."""
+"""Id, number of prompt tokens, number of completion tokens."""
 
 
 def save_target(folder: Path, seed: int = 0, **changes: Any) -> Path:
@@ -29,14 +29,15 @@ def save_target(folder: Path, seed: int = 0, **changes: Any) -> Path:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes: dict[str, Any] = {
-        "vocab_size": VOCAB, "hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "max_position_embeddings": 512, "tie_word_embeddings": False, "initializer_range": 0.3,
+        "vocab_size": VOCAB, "hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": LAYERS,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+        "tie_word_embeddings": False, "initializer_range": 0.3,
     }  # fmt: skip
     torch.manual_seed(seed)
     model = LlamaForCausalLM(LlamaConfig(**{**sizes, **changes}))
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if "norm" in name:  # all ones would hide a norm that is left out
+            if "norm" in name:  # weights of one would hide a missing norm
                 weight.uniform_(0.2, 2.0)
     model.save_pretrained(folder)
     return folder
@@ -49,15 +50,16 @@ def save_record(path: Path, kimi: TargetRecord, vocab_size: int = VOCAB) -> Path
 
 
 def token_row(name: str, prompt: list[int], completion: list[int]) -> dict[str, Any]:
-    """One row of accepted.parquet."""
+    """Return a row of accepted.parquet."""
     return {
-        "id": name, "prompt_ids": prompt, "completion_ids": completion, "evidence": "ids", "count_delta": 0, "billed_tokens": len(completion),
-        "finish_reason": "stop", "provider": "test", "segments": [], "notes": [], "status": "accept", "reason": None,
+        "id": name, "prompt_ids": prompt, "completion_ids": completion, "evidence": "ids", "count_delta": 0,
+        "billed_tokens": len(completion), "finish_reason": "stop", "provider": "test", "segments": [], "notes": [],
+        "status": "accept", "reason": None,
     }  # fmt: skip
 
 
 def random_rows(shapes: list[tuple[str, int, int]], vocab_size: int = VOCAB, seed: int = 0) -> list[dict[str, Any]]:
-    """Rows of these sizes with random ids."""
+    """Return rows of these sizes with random ids."""
     generator = torch.Generator().manual_seed(seed)
     drawn = [
         torch.randint(vocab_size, (prompt + completion,), generator=generator).tolist()
@@ -67,13 +69,13 @@ def random_rows(shapes: list[tuple[str, int, int]], vocab_size: int = VOCAB, see
 
 
 def extract_settings(**changes: Any) -> ExtractSection:
-    """Shipped settings, stored exactly, with changes."""
+    """Return the shipped settings with states stored as float32, small batches and the given changes."""
     shipped = YAML(typ="safe").load(ROOT / "conf/extract/default.yaml")
     return ExtractSection(**{**shipped, "dtype": "float32", "tokens_per_batch": 64, "threads": 1, **changes})
 
 
 def train_settings(**changes: Any) -> TrainSection:
-    """Shipped settings, made small, with changes."""
+    """Return the shipped settings, made small, with the given changes."""
     shipped = YAML(typ="safe").load(ROOT / "conf/train/default.yaml")
     small = {
         "draft_vocab_size": 64,
@@ -88,7 +90,7 @@ def train_settings(**changes: Any) -> TrainSection:
 
 
 class Build:
-    """A folder with a target and, on demand, the stages' artifacts."""
+    """A folder with a target and, on request, the stages' artifacts."""
 
     def __init__(self, folder: Path, kimi: TargetRecord, **target: Any) -> None:
         self.folder = folder
@@ -99,13 +101,13 @@ class Build:
         self.stamps = folder / "extracted"
 
     def hidden(self, name: str = "data") -> Path:
-        """Where a dataset's states lie."""
+        """Return the folder of a dataset's states."""
         return self.folder / name / "hidden"
 
     def extract(
         self, rows: list[dict[str, Any]], name: str = "data", engine: EngineSection | None = None, **settings: Any
     ) -> Path:
-        """Run the extract stage; give the folder of states."""
+        """Run the extract stage; return the folder of states."""
         accepted = self.folder / name / "accepted.parquet"
         write_rows(accepted, SCHEMA, rows)
         config = extract.Config(extract=extract_settings(**settings), engine=engine)
@@ -123,18 +125,20 @@ class Build:
 
 
 def drafter_config(**changes: Any) -> DrafterConfig:
-    """Shape of a small drafter with grouped key heads."""
+    """Return the config of a small drafter with grouped key heads."""
     sizes: dict[str, Any] = {
-        "hidden_size": WIDTH, "intermediate_size": 48, "num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "vocab_size": VOCAB, "draft_vocab_size": 50,
-        "rms_norm_eps": 1e-6, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "max_position_embeddings": 512,
-        "layer_ids": [2, 4, 5], "target_layers": LAYERS, "target_sha256": "t" * 64, "target_name": "tiny", "target_architectures": ["LlamaForCausalLM"],
-        "trained_on": {"data": "d" * 64}, "training": {"dtype": "float32"},
+        "hidden_size": WIDTH, "intermediate_size": 48, "num_heads": 4, "num_kv_heads": 2, "head_dim": 8,
+        "vocab_size": VOCAB, "draft_vocab_size": 50, "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "max_position_embeddings": 512,
+        "layer_ids": [2, 4, 5], "target_layers": LAYERS, "target_sha256": "t" * 64, "target_name": "tiny",
+        "target_architectures": ["LlamaForCausalLM"], "trained_on": {"data": "d" * 64},
+        "training": {"dtype": "float32"},
     }  # fmt: skip
     return DrafterConfig(**{**sizes, **changes})
 
 
 def random_drafter(seed: int = 0, **changes: Any) -> Drafter:
-    """Draw a drafter, its embedding and its vocabulary."""
+    """Return a random drafter with its embedding and vocabulary."""
     config = drafter_config(**changes)
     generator = torch.Generator().manual_seed(seed)
     used = torch.randperm(config.vocab_size, generator=generator)[: config.draft_vocab_size].sort().values
@@ -144,7 +148,7 @@ def random_drafter(seed: int = 0, **changes: Any) -> Drafter:
 
 
 def random_pack(shapes: list[tuple[int, int]], seed: int = 0) -> Pack:
-    """Conversations of (prompt, completion) tokens with random states."""
+    """Return conversations of (prompt, completion) tokens with random states."""
     generator = torch.Generator().manual_seed(seed)
     lengths = tuple(prompt + completion for prompt, completion in shapes)
     total = sum(lengths)
@@ -159,7 +163,7 @@ def random_pack(shapes: list[tuple[int, int]], seed: int = 0) -> Pack:
 
 
 def part_of(pack: Pack, number: int) -> Pack:
-    """One conversation of a pack, alone."""
+    """Return one conversation of a pack as a pack of its own."""
     begin = sum(pack.lengths[:number])
     at = slice(begin, begin + pack.lengths[number])
     return Pack(pack.token_ids[at], pack.aux[at], pack.last[at], pack.weights[at], (pack.lengths[number],))

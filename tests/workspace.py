@@ -1,4 +1,4 @@
-"""A copy of this repository in which tests may run DVC for real: its own git history, its own cache, its own ledger."""
+"""A copy of this repository in which tests run real DVC, with its own git history, cache and ledger."""
 
 import contextlib
 import io
@@ -28,10 +28,10 @@ class Workspace:
 
     root: Path
     wrapper: tuple[str, ...] = ()
-    """Words put before every command, for example those of `tests.namespaces.offline`."""
+    """Prefix of every command, for example from `tests.linux_namespaces.offline_command`."""
 
     def environment(self) -> dict[str, str]:
-        """The environment of a person's shell: nothing of ours leaks in, our interpreter comes first."""
+        """Return the environment of a user's shell: none of the tests' variables, and this interpreter first."""
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "DVC_", "AERIE_", "OMP_"))
         }
@@ -42,7 +42,7 @@ class Workspace:
         }
 
     def run(self, *command: str, check: bool = True, timeout: float = 3600) -> subprocess.CompletedProcess[str]:
-        """Run a command here; show everything that it said when it fails and must not."""
+        """Run a command here; with ``check`` a failure shows its whole output."""
         done = subprocess.run(
             [*self.wrapper, *command],
             cwd=self.root,
@@ -62,7 +62,7 @@ class Workspace:
         return self.run(sys.executable, "-m", "pipeline", *arguments, check=check)
 
     def call(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """As `python`, unchecked, in this process; see `call`."""
+        """Run `python -m pipeline ...` in this process, unchecked; see the function `call`."""
         return call(self.root, self.environment(), *arguments)
 
     def repro(self, *targets: str) -> set[str]:
@@ -76,14 +76,17 @@ class Workspace:
         path.write_text(text)
 
     def replace(self, name: str, old: str, new: str) -> None:
-        """Replace a text that must be there, once."""
+        """Replace the first occurrence of a text that the file must contain."""
         text = (self.root / name).read_text()
         assert text.count(old) >= 1, f"{name} does not contain {old!r}"
         self.write(name, text.replace(old, new, 1))
 
 
 def call(folder: Path, environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `python -m pipeline ...` in this process: no interpreter starts, and nothing is imported again. Not for a stage, whose code is the folder's own."""
+    """Run `python -m pipeline ...` in this process, which saves the start of an interpreter and all imports.
+
+    Do not use it for a stage: its code would be this repository's, not the folder's.
+    """
     out, err = io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(folder),
@@ -93,7 +96,7 @@ def call(folder: Path, environment: Mapping[str, str], *arguments: str) -> subpr
     ):
         try:
             code = main(list(arguments))
-        except SystemExit as ended:  # argparse's way
+        except SystemExit as ended:  # argparse exits this way
             code = int(ended.code or 0)
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
@@ -104,7 +107,7 @@ def read(workspace: Workspace, name: str) -> Any:
 
 
 def copy_of_repository(to: Path, wrapper: tuple[str, ...] = ()) -> Workspace:
-    """Copy what git knows or would take, and make it a repository of its own."""
+    """Copy all files that git tracks or would add, except tests, and make the copy its own repository."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

@@ -18,7 +18,7 @@ from pipeline.core.errors import InputError
 from pipeline.formats.completion.answer import Answer, Bill
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import Evidence
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 _MENDED_BY_IDS = frozenset({"reasoning_not_raw"})
 """Reject codes of an answer that may still be rebuilt: returned ids replace the text that is missing."""
@@ -52,7 +52,7 @@ class Rebuilder:
             InputError: a text holds a lone surrogate.
         """
         texts_by_answer = [self._plain_texts(answer) for answer in answers]
-        ids = iter(self.tokenizer.flats([text for texts in texts_by_answer for text in texts]))
+        ids = iter(self.tokenizer.encode_flat_batch([text for texts in texts_by_answer for text in texts]))
         return [list(zip(texts, itertools.islice(ids, len(texts)), strict=True)) for texts in texts_by_answer]
 
     def _plain_texts(self, answer: Answer) -> list[str]:

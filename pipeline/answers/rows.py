@@ -20,7 +20,7 @@ from pipeline.formats.completion.parser import parse_body
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import Evidence, Status
 from pipeline.model.rendering import PromptRenderer
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 
 class PackedRow(NamedTuple):

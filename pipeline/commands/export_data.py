@@ -27,7 +27,7 @@ from pipeline.drafter.vocabulary import choose_vocabulary
 from pipeline.formats.hidden_states import HiddenRow, HiddenStates, check_digest, folders_of_build, stamp_beside
 from pipeline.formats.loss_mask import RULES, LossWeights, RuleName, weights_of
 from pipeline.formats.schema.hidden import Stamp
-from pipeline.model.weights import Ends, open_ends
+from pipeline.model.weights.ends import Ends, open_ends
 from pipeline.stages.train.config import TrainSection
 from pipeline.stages.train.data import check_shape
 

@@ -9,7 +9,8 @@ import sys
 from pipeline.core.errors import TokenizerError
 from pipeline.formats.schema.target import TargetSpec
 from pipeline.model.special_tokens import special_token_faults
-from pipeline.model.tokenizer.loading import Tokenizer, load_tokenizer
+from pipeline.model.tokenizer.loading import load_tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.compose import target_section
 
 SEAMS = (

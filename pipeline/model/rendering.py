@@ -1,4 +1,4 @@
-"""Conversations to the ids that the model reads: one function for every chat format, by the library `renderers`, offline."""
+"""Rendering of conversations to prompt ids in every chat format, offline, with the library `renderers`."""
 
 import re
 import sys
@@ -8,12 +8,12 @@ from typing import Any
 
 from pipeline.core.errors import InputError
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.conversation import check_messages, check_tools
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.conversation_checks import check_messages, check_tools
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 
 class _PromptTokenizer:
-    """What `renderers` needs of a tokenizer. Here markers are parsed, as the serving engine does with a rendered prompt."""
+    """The tokenizer that `renderers` sees. It parses markers, as a serving engine does in a rendered prompt."""
 
     def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
         self.name_or_path = record.model
@@ -40,22 +40,23 @@ class _PromptTokenizer:
 
 
 def _renderers() -> dict[str, Any]:
-    """The renderer of each chat format.
+    """Return the renderer class of each chat format.
 
-    `renderers` itself imports its client of vLLM, and with it openai and aiohttp, in 1.5 s of CPU. So its modules are imported from a bare package of
-    that name, which is gone afterwards: whoever imports `renderers` later gets all of it.
+    Importing the package `renderers` also imports its vLLM client, and with it openai and aiohttp: 1.5 s of CPU. So the
+    modules are imported through a bare package of that name. It is removed afterwards, so a later import of `renderers`
+    gets the whole package.
     """
-    found = None if "renderers" in sys.modules else find_spec("renderers")
-    if found is not None and found.submodule_search_locations:
+    package = None if "renderers" in sys.modules else find_spec("renderers")
+    if package is not None and package.submodule_search_locations:
         bare = sys.modules["renderers"] = ModuleType("renderers")
-        bare.__path__ = list(found.submodule_search_locations)
+        bare.__path__ = list(package.submodule_search_locations)
     try:
         from renderers.deepseek_v3 import DeepSeekV3Renderer
         from renderers.kimi_k2 import KimiK2Renderer
         from renderers.kimi_k25 import KimiK25Renderer
         from renderers.qwen3 import Qwen3Renderer
     finally:
-        if found is not None:
+        if package is not None:
             sys.modules.pop("renderers", None)
     return {
         "kimi_k25": KimiK25Renderer,
@@ -66,13 +67,13 @@ def _renderers() -> dict[str, Any]:
 
 
 class PromptRenderer:
-    """Messages and tools to the ids that the model reads, generation prompt included."""
+    """Renders messages and tools to the ids that the model reads, generation prompt included."""
 
     def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
         self._renderer = _renderers()[record.chat](_PromptTokenizer(record, tokenizer))
 
     def render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
-        """Ids of a conversation up to the point where the model starts to write.
+        """Return the ids of a conversation up to the point where the model starts to write.
 
         Raises:
             InputError: the messages or tools cannot be rendered in this chat format.

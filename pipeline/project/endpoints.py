@@ -21,7 +21,7 @@ def list_endpoints(section: ProviderSection) -> Any:
     if section.kind == "openai":
         return None
     if section.kind == "embedded":
-        from pipeline.standin.server.providers import PROVIDERS
+        from pipeline.standin.server.embedded_providers import PROVIDERS
 
         return {"data": {"id": section.model, "endpoints": [provider.endpoint() for provider in PROVIDERS]}}
     return endpoints_document(section)

@@ -4,7 +4,7 @@ import pytest
 
 from pipeline.answers.rows import RowMaker
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="session")

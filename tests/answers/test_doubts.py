@@ -9,7 +9,7 @@ from pipeline.answers.lines import Job
 from pipeline.answers.providers.habits import HabitCounts, learn
 from pipeline.answers.rows import PackedRow, RowMaker
 from pipeline.answers.segmented_ids import unpack
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
 
 WORDS = ["sun", "rain", "snow", "wind", "fog", "hail", "frost", "storm", "cloud", "ice"]

@@ -11,7 +11,7 @@ from pipeline.answers.readings.tool_calls import respaced
 from pipeline.answers.rows import RowMaker
 from pipeline.answers.segmented_ids import unpack
 from pipeline.formats.completion.answer import Answer, Call
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
 
 REASONINGS = [f"Thought {number}." for number in range(40)]

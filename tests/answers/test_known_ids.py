@@ -11,7 +11,7 @@ from pipeline.answers.rungs.logprobs import Vocabulary, read_logprobs
 from pipeline.answers.rungs.returned_ids import spans_of
 from pipeline.answers.segmented_ids import unpack
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes
 from tests.answers.test_properties import true_bytes
 

@@ -15,7 +15,7 @@ from pipeline.answers.rungs.logprobs import Vocabulary
 from pipeline.answers.rungs.returned_ids import spans_of
 from pipeline.answers.segmented_ids import Encoder, assemble, pack, unpack
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.answers.build import CLOSE, END, body, rows_of
 
 MARKS = [

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.answers.rows import PackedRow, RowMaker
 from pipeline.answers.segmented_ids import unpack
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
 
 SECTION = (

@@ -9,7 +9,7 @@ from pipeline.answers.lines import Job, file_job
 from pipeline.answers.rows import PackedRow, RowMaker
 from pipeline.answers.segmented_ids import unpack
 from pipeline.core.files.json_file import to_json
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.answers.build import CLOSE, END
 
 REASONING, CONTENT = "The user wants the temperature in Oslo.", "It is 7 degrees in Oslo."

@@ -9,7 +9,7 @@ from pipeline.answers.rows import PackedRow, RowMaker
 from pipeline.answers.segmented_ids import unpack
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.answers.build import codes, rows_of
 from tests.conftest import shared_cases
 

@@ -13,7 +13,7 @@ from pipeline.core.files.json_file import read_json, write_json
 from pipeline.core.files.tensors import load_tensors
 from pipeline.formats.hidden_states import HiddenStates
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.weights import open_ends
+from pipeline.model.weights.ends import open_ends
 from tests.tiny import ROWS, VOCAB, WIDTH, Build, random_rows
 
 pytestmark = pytest.mark.slow

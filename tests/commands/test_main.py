@@ -15,7 +15,7 @@ from pipeline.core.errors import GateError, InputError
 from pipeline.core.process.exit_codes import BROKEN, INTERRUPTED, guarded
 from pipeline.graph import BY_NAME, STAGES
 from tests.conftest import ROOT
-from tests.waiting import alive, until
+from tests.polling import is_alive, wait_until
 
 
 def test_an_error_that_the_user_can_act_on_is_one_message_and_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,11 +133,11 @@ def test_a_stage_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     )
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
-    assert alive(child)
+    assert is_alive(child)
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     parent.stdout.close()
-    until(lambda: not alive(child))
+    wait_until(lambda: not is_alive(child))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -154,10 +154,10 @@ def test_a_stage_ends_with_the_dvc_behind_a_shell_that_waits_for_it() -> None:
     ) as process:
         assert process.stdout is not None
         child = int(process.stdout.readline())
-        assert alive(child)
+        assert is_alive(child)
         process.kill()
         process.stdout.read()  # to the end of the pipe, which the stage has as well
-    until(lambda: not alive(child))
+    wait_until(lambda: not is_alive(child))
 
 
 _ORPHAN = """

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.commands.probe import main, seam_lines
 from pipeline.core.errors import TokenizerError
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,8 @@ from pipeline.drafter.drafter import Drafter
 from pipeline.drafter.losses import Teacher, head_loss
 from pipeline.drafter.objective import placed
 from pipeline.drafter.unroll import Pack, plan_unroll, unroll
-from pipeline.model.weights import capturing, open_ends, open_model
+from pipeline.model.weights.ends import open_ends
+from pipeline.model.weights.target import capturing, open_model
 from tests.conftest import SHARED
 
 pytestmark = pytest.mark.slow

@@ -16,13 +16,17 @@ from pipeline.core.errors import InputError, TokenizerError
 from pipeline.formats.schema.target import TargetRecord, TargetSpec, TokenizerSpec
 from pipeline.model.rendering import PromptRenderer
 from pipeline.model.special_tokens import make_record, open_tokenizer, special_token_faults
-from pipeline.model.tokenizer.loading import Tokenizer, load_tokenizer
+from pipeline.model.tokenizer.loading import load_tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.compose import target_section
 from pipeline.project.targets import open_target
 from pipeline.stages.target.config import TargetSection
 from tests.conftest import ROOT, SHARED, shared_cases
 
-GPT_PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+GPT_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 RANKED = 163_584
 
 pieces = st.sampled_from(
@@ -122,12 +126,12 @@ def test_flat_encoding_is_the_same_ids_as_bytes(tokenizer: Tokenizer, text: str)
 @example(several=["plain", "a marker: <|im_end|>", ""])
 @example(several=["short", "x" * 30_000])
 def test_many_texts_are_encoded_as_each_alone(tokenizer: Tokenizer, several: list[str]) -> None:
-    assert tokenizer.flats(several) == [tokenizer.encode_flat(text) for text in several]
+    assert tokenizer.encode_flat_batch(several) == [tokenizer.encode_flat(text) for text in several]
 
 
 def test_of_many_texts_the_one_that_is_not_unicode_is_named(tokenizer: Tokenizer) -> None:
     with pytest.raises(InputError, match="character 2 is"):
-        tokenizer.flats(["fine", "ab\ud800"])
+        tokenizer.encode_flat_batch(["fine", "ab\ud800"])
 
 
 def test_names_that_the_library_invented_are_no_special_tokens(tokenizer: Tokenizer) -> None:
@@ -197,7 +201,8 @@ def test_a_run_of_more_than_25000_digits_is_cut_before_it_is_encoded(tokenizer: 
 def test_a_map_that_names_an_ordinary_id_says_what_that_id_is(section: TargetSection, tokenizer: Tokenizer) -> None:
     with pytest.raises(
         TokenizerError,
-        match=r"'<\|im_end\|>'\] is 163533, but 163533 is no special token: it is the ordinary text 'chas'.* at 163586",
+        match=r"'<\|im_end\|>'\] is 163533, but 163533 is not a special token: "
+        r"it is the ordinary text 'chas'.* at 163586",
     ):
         make_record(changed(section, {"<|im_end|>": 163_533}), tokenizer)
 
@@ -205,9 +210,9 @@ def test_a_map_that_names_an_ordinary_id_says_what_that_id_is(section: TargetSec
 @pytest.mark.parametrize(
     ("tokens", "complaint"),
     [
-        ({"[BOS]": 11}, "11 is no special token: it is the ordinary text ','"),
+        ({"[BOS]": 11}, "11 is not a special token: it is the ordinary text ','"),
         ({"<think>": 163_607}, "163607 is '</think>'"),
-        ({"<think>": 163_606, "<|extra|>": 163_606}, "163606, which '<think>' has already"),
+        ({"<think>": 163_606, "<|extra|>": 163_606}, "163606, which '<think>' already has"),
         ({"</think>": 163_850}, "outside the model's vocabulary of 163840; the tokenizer has '</think>' at 163607"),
         ({"<|nothing|>": 163_589}, "163589 is '<|reserved_token_163589|>'"),
         ({"[EOS]": -1}, "outside the model's vocabulary"),
@@ -230,7 +235,7 @@ def test_all_faults_come_in_one_message_and_a_role_must_be_named(section: Target
         make_record(spec, tokenizer)
     for part in (
         "163592 is '<|reserved_token_163592|>'",
-        "163604, which '<|media_end|>' has already",
+        "163604, which '<|media_end|>' already has",
         "target.roles.tools_open is '<|tools|>'",
         "conf/target/kimi_k25.yaml",
     ):
@@ -326,7 +331,7 @@ def test_qwens_padding_rows_have_no_tokens_though_the_library_names_some() -> No
     for token in (151_669, 151_674, 151_722, 151_723, 151_935):
         assert loaded.token_bytes(token) == b""
     assert any(
-        "no special token" in fault
+        "not a special token" in fault
         for fault in special_token_faults(changed(target_section("qwen3"), {"<|system|>": 151_669}), loaded)
     )
 
@@ -401,7 +406,7 @@ def test_a_damaged_rank_file_is_named(section: TargetSection, tmp_path: Path, co
     spec = section.model_copy(
         update={"tokenizer": TokenizerSpec(backend="tiktoken", name=str(tmp_path / "x.tiktoken"), pattern=".")}
     )
-    with pytest.raises(TokenizerError, match=r"x\.tiktoken: no rank file"):
+    with pytest.raises(TokenizerError, match=r"x\.tiktoken: not a tiktoken rank file"):
         load_tokenizer(spec)
 
 
@@ -430,7 +435,8 @@ def test_a_kimi_prompt_opens_the_reasoning_and_declares_tools(kimi: TargetRecord
         },
     }
     assert rendered(kimi, tokenizer, [{"role": "user", "content": "Hi"}], [tool]) == (
-        "<|im_system|>tool_declare<|im_middle|># Tools\n\n## functions\nnamespace functions {\n// Weather\ntype get_weather = (_: {\n  city: string\n}) => any;\n}\n<|im_end|>"
+        "<|im_system|>tool_declare<|im_middle|># Tools\n\n## functions\nnamespace functions {\n// Weather\n"
+        "type get_weather = (_: {\n  city: string\n}) => any;\n}\n<|im_end|>"
         "<|im_user|>user<|im_middle|>Hi<|im_end|><|im_assistant|>assistant<|im_middle|><think>"
     )
 
@@ -449,10 +455,13 @@ def test_finished_turns_lose_their_reasoning_and_the_turn_with_an_open_call_keep
     ]
     assert rendered(kimi, tokenizer, messages) == (
         "<|im_system|>system<|im_middle|>Be kind.<|im_end|><|im_user|>user<|im_middle|>1+1?<|im_end|>"
-        "<|im_assistant|>assistant<|im_middle|><think></think>2<|im_end|><|im_user|>user<|im_middle|>Find a ferry.<|im_end|>"
-        "<|im_assistant|>assistant<|im_middle|><think>Search it.</think><|tool_calls_section_begin|><|tool_call_begin|>functions.find:0"
+        "<|im_assistant|>assistant<|im_middle|><think></think>2<|im_end|>"
+        "<|im_user|>user<|im_middle|>Find a ferry.<|im_end|>"
+        "<|im_assistant|>assistant<|im_middle|><think>Search it.</think>"
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.find:0"
         '<|tool_call_argument_begin|>{"q": "ferry"}<|tool_call_end|><|tool_calls_section_end|><|im_end|>'
-        "<|im_system|>tool<|im_middle|>## Return of functions.find:0\nnone<|im_end|><|im_assistant|>assistant<|im_middle|><think>"
+        "<|im_system|>tool<|im_middle|>## Return of functions.find:0\nnone<|im_end|>"
+        "<|im_assistant|>assistant<|im_middle|><think>"
     )
 
 

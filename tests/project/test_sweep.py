@@ -22,7 +22,7 @@ from pipeline.project.experiments import Job, last_words, show
 from pipeline.sweep import _multirun, check_arguments, check_values, hydra_arguments, only_one, quoted, run_job
 from tests.conftest import ROOT
 from tests.instant_stages import InstantBuild
-from tests.waiting import alive, until
+from tests.polling import is_alive, wait_until
 
 TRICKY = [
     "train.lr=3e-4",
@@ -240,11 +240,11 @@ def test_an_experiment_ends_when_its_sweep_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     ) as parent:
-        until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
+        wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "")
         experiment = int((tmp_path / "pid").read_text())
-        assert alive(experiment)
+        assert is_alive(experiment)
         parent.kill()
-    until(lambda: not alive(experiment))
+    wait_until(lambda: not is_alive(experiment))
 
 
 def test_a_launchers_own_process_follows_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pipeline.drafter.checkpoint import load_drafter
 from pipeline.drafter.unroll import plan_unroll, unroll
 from pipeline.formats.loss_mask import weights_of
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.weights import open_ends
+from pipeline.model.weights.ends import open_ends
 from pipeline.stages.evaluate import stage as evaluate
 from pipeline.stages.evaluate.config import EvaluateSection
 from pipeline.stages.export import stage as export

@@ -1,4 +1,4 @@
-"""The corpus is the same everywhere, its three parts share no prompt, and data/ is what it makes."""
+"""The corpus: its three parts share no prompt, and the files under data/ are equal to its output."""
 
 import itertools
 import json
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.standin.corpus.corpus import HELDOUT, KINDS, SHIPPED, heldout, main, prompt_digest, shipped, training
+from pipeline.standin.corpus.prompt_files import main
+from pipeline.standin.corpus.streams import HELDOUT, KINDS, SHIPPED, heldout, prompt_digest, shipped, training
 from tests.conftest import ROOT
 
 
@@ -16,7 +17,7 @@ def test_the_shipped_prompt_files_are_what_the_generator_writes(tmp_path: Path) 
     assert written == ["code.jsonl", "heldout.jsonl", "reasoning.jsonl", "tools.jsonl"]
     for name in written:
         assert (tmp_path / name).read_bytes() == (ROOT / "data" / name).read_bytes(), (
-            f"data/{name} differs; run `python -m pipeline.standin.corpus.corpus data`"
+            f"data/{name} differs; run `python -m pipeline.standin.corpus.prompt_files data`"
         )
 
 

@@ -3,7 +3,7 @@
 import re
 
 from pipeline.answers.segmented_ids import SegmentedIds, Span, unpack
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 
 def with_names(segmented: SegmentedIds, name: re.Pattern[bytes], tokenizer: Tokenizer) -> SegmentedIds:

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 _ID_PREFIX = "token_id:"
 _REPLACEMENT = "�".encode()

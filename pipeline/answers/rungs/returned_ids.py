@@ -10,7 +10,7 @@ from pipeline.answers.readings.markers import Markers
 from pipeline.answers.segmented_ids import SegmentedIds, Span, pack
 from pipeline.formats.completion.answer import Answer, Call
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 _REPLACED = re.compile("�+")
 
@@ -22,7 +22,7 @@ def as_ids(value: Any) -> list[int] | None:
 
 def impossible(ids: Sequence[int], record: TargetRecord, tokenizer: Tokenizer) -> list[tuple[str, str]]:
     """Return each id that the model cannot have emitted: its code, and its position and value in words."""
-    without_text = tokenizer.without_text(set(ids)) - set(record.special_tokens.values())
+    without_text = tokenizer.without_bytes(set(ids)) - set(record.special_tokens.values())
     if not without_text:
         return []
     return [

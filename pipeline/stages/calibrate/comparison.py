@@ -7,7 +7,7 @@ from pipeline.answers.readings.chat_formats import Thinking, format_of, thinking
 from pipeline.answers.readings.markers import Markers
 from pipeline.answers.rungs.returned_ids import spans_of
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.calibrate.scores import Match, Scores
 
 AROUND = 4
@@ -29,7 +29,11 @@ class IdComparison:
             return "none"
         if list(rebuilt) == list(truth):
             return "exact"
-        return "segmentation" if self._tokenizer.spelling(rebuilt) == self._tokenizer.spelling(truth) else "text"
+        return (
+            "segmentation"
+            if self._tokenizer.special_tokens_and_bytes(rebuilt) == self._tokenizer.special_tokens_and_bytes(truth)
+            else "text"
+        )
 
     def thinking(self, prompt_ids: list[int]) -> Thinking:
         """Return the state in which a prompt leaves the model.

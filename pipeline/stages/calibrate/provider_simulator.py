@@ -9,7 +9,7 @@ from pipeline.answers.readings.chat_formats import Thinking, format_of
 from pipeline.answers.readings.markers import Markers
 from pipeline.answers.rungs.returned_ids import spans_of
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 Body = dict[str, Any]
 

@@ -14,7 +14,7 @@ from pipeline.answers.segmented_ids import unpack
 from pipeline.core.errors import InputError
 from pipeline.core.files.jsonl import read_lines
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.calibrate.comparison import IdComparison, score_row
 from pipeline.stages.calibrate.provider_simulator import Body, ProviderSimulator
 from pipeline.stages.calibrate.scores import Scores

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from pipeline.drafter.target_argmax import Choices
-from pipeline.model.weights import Target
+from pipeline.model.weights.target import Target
 from pipeline.stages.evaluate.proposers import News, Proposer
 from pipeline.stages.evaluate.target_decoder import Decoder, padded
 

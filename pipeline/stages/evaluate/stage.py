@@ -20,7 +20,8 @@ from pipeline.drafter.unroll import Pack
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
 from pipeline.model.special_tokens import open_tokenizer
-from pipeline.model.weights import Target, open_model, use_threads
+from pipeline.model.weights.devices import use_threads
+from pipeline.model.weights.target import Target, open_model
 from pipeline.stages.evaluate.config import EvaluateSection
 from pipeline.stages.evaluate.proposers import ChainProposer, Oracle, Proposer
 from pipeline.stages.evaluate.speculate import Conversation, Counts, speculate

@@ -7,7 +7,7 @@ import torch
 
 from pipeline.drafter.chain import visible
 from pipeline.drafter.target_argmax import Choices
-from pipeline.model.weights import Target, capturing
+from pipeline.model.weights.target import Target, capturing
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import torch
 
 from pipeline.drafter.config import DrafterConfig
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.weights import default_layers
+from pipeline.model.weights.layer_ids import default_layers
 
 SPECULATORS_VERSION = "0.9.0"
 """Release of speculators whose format this is."""

@@ -10,7 +10,7 @@ from pipeline.core.sections import Section
 from pipeline.drafter.checkpoint import CONFIG, WEIGHTS, check_tensors
 from pipeline.drafter.config import DrafterConfig
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.weights import DTYPES
+from pipeline.model.weights.devices import DTYPES
 from pipeline.stages.export.card import model_card
 from pipeline.stages.export.layouts import config_for_sglang, config_for_vllm, tensors_for_sglang, tensors_for_vllm
 

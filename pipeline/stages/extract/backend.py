@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from pipeline.model.weights import Target
+from pipeline.model.weights.target import Target
 from pipeline.stages.extract.plan import Row
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from pipeline.core.errors import InputError
-from pipeline.model.weights import Target, capturing
+from pipeline.model.weights.target import Target, capturing
 
 _LENGTHS: ContextVar[list[int]] = ContextVar("lengths of the packed rows")
 _NAME = "aerie_packed"

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import transformers
 
-from pipeline.model.weights import Target, locate_ends, open_model
+from pipeline.model.weights.ends import locate_ends
+from pipeline.model.weights.target import Target, open_model
 from pipeline.stages.extract.backend import States
 from pipeline.stages.extract.config import ExtractSection
 from pipeline.stages.extract.forward import can_pack, check_teacher, pack_attention, states

@@ -21,7 +21,10 @@ from pipeline.formats.hidden_states import INDEX_NAME, MANIFEST
 from pipeline.formats.schema.hidden import Manifest, Stamp
 from pipeline.formats.schema.hidden_index import INDEX
 from pipeline.formats.schema.tokens import SCHEMA
-from pipeline.model.weights import Target, auxiliary_layers, find_source, read_config, use_threads
+from pipeline.model.weights.devices import use_threads
+from pipeline.model.weights.layer_ids import auxiliary_layers
+from pipeline.model.weights.source import find_source, read_config
+from pipeline.model.weights.target import Target
 from pipeline.stages.extract.backend import Backend
 from pipeline.stages.extract.config import EngineSection, ExtractSection
 from pipeline.stages.extract.plan import Row, Selection, ShardPlan, batches, bytes_per_token, select, shards

@@ -19,7 +19,7 @@ from pipeline.core.files.tensors import TensorFile, is_finite, save_tensors
 from pipeline.core.reuse.cache import ReuseCache
 from pipeline.formats.hidden_states import quantize
 from pipeline.formats.schema.hidden import StoredDtype
-from pipeline.model.weights import DTYPES
+from pipeline.model.weights.devices import DTYPES
 from pipeline.stages.extract.plan import Row, ShardPlan
 
 _KEY = "key.json"

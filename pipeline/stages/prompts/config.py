@@ -1,4 +1,4 @@
-"""`datasets.<name>.prompts`."""
+"""Config section `datasets.<name>.prompts`."""
 
 from typing import Literal, Self
 
@@ -8,40 +8,40 @@ from pipeline.core.sections import Section
 
 
 class ColumnsSection(Section):
-    """Which column of the source holds what; exactly one of the first three is the prompt, and null is not there."""
+    """Columns of the source; exactly one of the first three holds the prompt. Null names no column."""
 
     messages: str | None = "messages"
     """A list of {role, content} messages."""
     conversations: str | None = None
     """A list of ShareGPT turns {from, value}."""
     prompt: str | None = None
-    """The user's text, alone."""
+    """The user's text; the whole prompt is one message."""
     system: str | None = None
-    """A text that goes first as a system message."""
+    """A text that becomes the first message, with the role system."""
     tools: str | None = "tools"
-    """Function tools in OpenAI form, or such a list as JSON text."""
+    """A list of function tools in OpenAI's form, or its JSON text."""
     id: str | None = "id"
     """The row's own name."""
 
 
 class PromptsSection(Section):
-    """Where a dataset's prompts come from."""
+    """The source of a dataset's prompts."""
 
     path: str
     """A file under data/, or hf://OWNER/NAME for a dataset of the Hugging Face hub (needs the extra `hub`)."""
     format: Literal["auto", "jsonl", "parquet"] = "auto"
-    """Auto goes by the name: .jsonl, .jsonl.gz, .jsonl.zst, .parquet."""
+    """Auto goes by the file's name: .jsonl, .jsonl.gz, .jsonl.zst, .ndjson, .parquet."""
     columns: ColumnsSection = ColumnsSection()
     drop_last_answer: bool = False
-    """Leave out a last assistant message (and what follows it), so that the model answers in its place."""
+    """Leave out the last assistant message and everything after it, so that the model answers in its place."""
     limit: int | None = Field(None, ge=1)
-    """Take the first so many prompts; null takes all."""
+    """Number of prompts to take from the beginning; null takes all."""
     sample: int | None = Field(None, ge=1)
-    """Take so many prompts by chance, in the order of the source; null takes all. Before `limit`."""
+    """Number of prompts to take at random, in the order of the source; null takes all. Applied before `limit`."""
     seed: int = 0
-    """Of the sample: the same seed takes the same prompts."""
+    """Seed of the sample: the same seed takes the same prompts."""
     revision: str | None = None
-    """Commit of a hub dataset, 40 hex digits: a build must not change because someone else's did."""
+    """Commit of a hub dataset, 40 hex digits: a build must not change because someone changed the dataset."""
     split: str = "train"
     """Split of a hub dataset."""
     subset: str | None = None
@@ -57,5 +57,5 @@ class PromptsSection(Section):
         if self.path.startswith("hf://") and not (
             self.revision and len(self.revision) == 40 and set(self.revision) <= set("0123456789abcdef")
         ):
-            raise ValueError("revision: a hub dataset needs the commit that is meant, 40 hex digits")
+            raise ValueError("revision: a hub dataset needs a commit, 40 hex digits")
         return self

@@ -1,4 +1,4 @@
-"""A row of the source to a prompt: columns to chat messages, checked, with a stable id. Pure."""
+"""A prompt from a row of the source: columns to checked chat messages, with a stable id. Pure."""
 
 import hashlib
 import re
@@ -8,10 +8,10 @@ import orjson
 
 from pipeline.core.errors import InputError
 from pipeline.formats.schema.prompts import Prompt
-from pipeline.model.conversation import check_messages, check_tools, show
+from pipeline.model.conversation_checks import check_messages, check_tools, show
 from pipeline.stages.prompts.config import ColumnsSection
 from pipeline.stages.prompts.exact_json import exact_json
-from pipeline.stages.prompts.tools import check_schemas
+from pipeline.stages.prompts.tool_schemas import check_schemas
 
 ROLES = {
     "human": "user",
@@ -21,23 +21,26 @@ ROLES = {
     "assistant": "assistant",
     "bot": "assistant",
     "model": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "function": "tool",
+    "observation": "tool",
 }
-ROLES |= {"system": "system", "tool": "tool", "function": "tool", "observation": "tool"}
 """ShareGPT's `from` to the API's `role`."""
 
 _MEDIA = frozenset({"audio", "image", "images", "image_url", "video", "videos", "files", "attachments"})
-"""Fields of a message that hold no text."""
+"""Fields of a message that hold something else than text."""
 
 _ID = Prompt.model_fields["id"].metadata[0].pattern
 _ID_LENGTH = 16
-"""Hex digits of a content hash that make an id: 64 bits, a clash in a million prompts has a chance below one in ten million."""
+"""Hex digits of the content hash in an id: 64 bits; a clash in a million prompts is less likely than 1 in 10 million."""
 
 
 def content_hash(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> bytes:
-    """Digest of what is asked, the same whatever the order of keys in the source.
+    """Return the digest of a prompt's content; the order of keys in the source does not matter.
 
     Raises:
-        InputError: it holds what JSON cannot, such as a date or a picture out of a Parquet file.
+        InputError: it holds a value that JSON cannot hold, such as a date or a picture from a Parquet file.
 
     """
     try:
@@ -47,10 +50,10 @@ def content_hash(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | N
 
 
 def to_prompt(row: Any, columns: ColumnsSection, *, drop_last_answer: bool) -> Prompt:
-    """Make the prompt that a row of the source describes.
+    """Return the prompt that a row of the source describes.
 
     Raises:
-        InputError: it describes none; the message says what was found and what is needed (the caller adds file and line).
+        InputError: the row is malformed; the message names the value and the required form (the caller adds the place).
 
     """
     if not isinstance(row, dict):
@@ -69,7 +72,8 @@ def to_prompt(row: Any, columns: ColumnsSection, *, drop_last_answer: bool) -> P
     ]
     if messages[-1]["role"] == "assistant":
         raise InputError(
-            "the last message is the assistant's, so nothing is left to answer; end with the user's, or set prompts.drop_last_answer"
+            "the last message is the assistant's, so nothing is left to answer; end with the user's, or set "
+            "prompts.drop_last_answer"
         )
     tools = _tools(row, columns)
     return Prompt.model_construct(
@@ -78,33 +82,26 @@ def to_prompt(row: Any, columns: ColumnsSection, *, drop_last_answer: bool) -> P
 
 
 def _check_text_only(number: int, message: dict[str, Any]) -> None:
-    """Refuse pictures, sound and files: what they cost is not bounded by their bytes, and no token ids of them can be rebuilt."""
+    """Refuse an empty user message, thoughts in parts, and pictures, sound and files.
+
+    The cost of pictures, sound and files is not bounded by their bytes, and their token ids cannot be rebuilt.
+    """
     content = message.get("content")
-    if message["role"] == "user" and not _text_of(content).strip():
+    parts = content if isinstance(content, list) else []
+    if message["role"] == "user" and content is not None and not _text_of(content).strip():
         raise InputError(f"message {number} (user) is empty, so nothing is asked; leave the row out")
-    odd = (
-        [
-            part
-            for part in content
-            if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str)
-        ]
-        if isinstance(content, list)
-        else []
-    )
-    if odd:
+    if others := [part for part in parts if part["type"] != "text"]:
         raise InputError(
-            f"message {number} ({message['role']}): only text can be asked, as a text or as parts {{'type': 'text', 'text'}}; found {show(odd[0])}"
+            f"message {number} ({message['role']}): only text can be asked, as a text or as parts "
+            f"{{'type': 'text', 'text'}}; found {show(others[0])}"
         )
     if media := sorted(_MEDIA & {name for name, value in message.items() if value}):
         raise InputError(f"message {number} ({message['role']}): only text can be asked; found {media}")
 
 
-def _text_of(content: Any) -> str:
-    """Text of a message's content, of whatever form; anything that is no text counts as some."""
-    parts = content if isinstance(content, list) else [content]
-    return "".join(
-        text if isinstance(text := part.get("text") if isinstance(part, dict) else part, str) else "?" for part in parts
-    )
+def _text_of(content: str | list[dict[str, Any]]) -> str:
+    """Return the text of a user message, which `check_messages` has checked: a text, or parts of type text."""
+    return "".join(part["text"] for part in content) if isinstance(content, list) else content
 
 
 def _messages(row: dict[str, Any], columns: ColumnsSection) -> list[dict[str, Any]]:
@@ -174,6 +171,7 @@ def _own_id(row: dict[str, Any], columns: ColumnsSection) -> str | None:
         value = str(value)
     if not isinstance(value, str) or not re.fullmatch(_ID, value):
         raise InputError(
-            f"{columns.id!r} must be 1 to 200 of the characters A-Z a-z 0-9 _ . : @ + = - (an id is never a path); found {show(value)}"
+            f"{columns.id!r} must be 1 to 200 of the characters A-Z a-z 0-9 _ . : @ + = - (an id is never a path); "
+            f"found {show(value)}"
         )
     return value

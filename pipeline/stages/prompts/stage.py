@@ -1,4 +1,4 @@
-"""prompts: a dataset's source file to one checked prompt a line, in the order of the source."""
+"""Stage prompts: a dataset's source to one checked prompt a line, in the order of the source."""
 
 import hashlib
 import heapq
@@ -16,25 +16,25 @@ from pipeline.core.sections import Section
 from pipeline.formats.schema.prompts import Prompt, PromptsSummary
 from pipeline.stages.prompts.config import ColumnsSection, PromptsSection
 from pipeline.stages.prompts.prompt_rows import content_hash, to_prompt
-from pipeline.stages.prompts.sources import Located, open_source
+from pipeline.stages.prompts.source_rows import Located, open_source
 
 _MOST_NAMES = 50
-"""Names of unused columns that are told apart; more would be no table."""
+"""Number of unused columns that are counted by name; the others are counted together, as "..."."""
 
 
 class Config(Section):
-    """What the stage is given."""
+    """Config of the stage."""
 
     prompts: PromptsSection
     digest: str | None
-    """sha256 of the source file, as `compose` saw it: DVC sees a changed file by it. Null for a hub dataset."""
+    """sha256 of the source file when `compose` ran, by which DVC sees that the file changed. Null for a hub dataset."""
 
 
 def run(config: Config, *, prompts: Path, summary: Path) -> None:
     """Write the prompts and their summary.
 
     Raises:
-        InputError: the source is missing, changed since `compose`, malformed, contradicts itself, or is empty.
+        InputError: the source is missing, malformed or empty, changed since `compose`, or uses an id for two prompts.
 
     """
     section = config.prompts
@@ -47,7 +47,8 @@ def run(config: Config, *, prompts: Path, summary: Path) -> None:
     if tally.unused:
         named = ", ".join(f"{name!r} (in {count})" for name, count in sorted(tally.unused.items()))
         print(
-            f"prompts: {section.path}: of {tally.rows} rows these columns are not used: {named}; prompts.columns says which are",
+            f"prompts: {section.path}: of {tally.rows} rows these columns are not used: {named}; prompts.columns names "
+            "those that are",
             file=sys.stderr,
         )
 
@@ -60,18 +61,19 @@ def _check_digest(section: PromptsSection, digest: str | None) -> None:
         raise InputError(f"{path}: is a folder; prompts.path names one file, relative to the repository")
     if not path.is_file():
         raise InputError(
-            f"{path}: there is no such file; prompts.path in conf/dataset/ names it, relative to the repository"
+            f"{path}: this file does not exist; prompts.path in conf/dataset/ names it, relative to the repository"
         )
     if digest is None:
         return
-    if (found := sha256_file(path)) != digest:
+    if (current := sha256_file(path)) != digest:
         raise InputError(
-            f"{path}: changed since the configuration was composed (sha256 {found[:12]}, composed {digest[:12]}); run `dvc repro`"
+            f"{path}: changed since the configuration was composed (sha256 {current[:12]}, composed {digest[:12]}); "
+            "run `dvc repro`"
         )
 
 
 class _Tally:
-    """Counts while rows stream by."""
+    """The counts of the summary, taken while the rows pass through."""
 
     def __init__(self) -> None:
         self.rows = self.prompts = self.duplicates = self.unique = self.same_content = self.with_tools = 0
@@ -79,7 +81,7 @@ class _Tally:
         self.unused: Counter[str] = Counter()
 
     def deduplicated(self, rows: Iterator[Located], section: PromptsSection) -> Iterator[tuple[bytes, Prompt]]:
-        """Give each prompt and its content's digest once; a repeated id must repeat its content."""
+        """Yield each prompt once, with the digest of its content; a repeated id must repeat its content."""
         seen: dict[bytes, bytes] = {}
         for where, row in rows:
             self.rows += 1
@@ -97,7 +99,8 @@ class _Tally:
                 self.duplicates += 1
             else:
                 raise InputError(
-                    f"{where}: the id {prompt.id!r} was used before for another prompt; ids must be unique: rename it, or leave ids out"
+                    f"{where}: the id {prompt.id!r} was used before for another prompt; ids must be unique: rename it, "
+                    "or leave ids out"
                 )
 
     def _count_unused(self, row: dict[str, Any], columns: ColumnsSection) -> None:
@@ -119,7 +122,8 @@ class _Tally:
             yield prompt
         if self.prompts == 0:
             raise InputError(
-                f"{section.path}: holds no prompt ({self.rows} rows read); a dataset needs at least one {{'messages': [...]}} row"
+                f"{section.path}: holds no prompt ({self.rows} rows read); a dataset needs at least one "
+                "{'messages': [...]} row"
             )
 
     def summary(self) -> PromptsSummary:
@@ -136,7 +140,7 @@ class _Tally:
 
 
 def _sample(prompts: Iterator[tuple[bytes, Prompt]], size: int, seed: int) -> Iterator[tuple[bytes, Prompt]]:
-    """Keep the ``size`` prompts whose ids hash lowest under ``seed``: a growing source changes the sample little."""
+    """Keep the ``size`` prompts whose ids hash lowest with ``seed``; a growing source changes the sample little."""
     ranked = (
         (hashlib.blake2b(f"{seed}\0{item[1].id}".encode(), digest_size=8).digest(), number, item)
         for number, item in enumerate(prompts)

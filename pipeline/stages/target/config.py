@@ -1,11 +1,11 @@
-"""`target`."""
+"""Config section `target`."""
 
 from pipeline.formats.schema.target import TargetSpec
 from pipeline.standin.training.config import TinySection
 
 
 class TargetSection(TargetSpec):
-    """The model that is drafted for."""
+    """The model that the drafter is trained for."""
 
     tiny: TinySection | None = None
-    """How to train the stand-in; null for a real model."""
+    """Size and training of a stand-in; null for a real model."""

@@ -1,6 +1,6 @@
-"""Stage target: check the tokenizer against the special-token map, and make the weights of a stand-in.
+"""Stage target: check the special-token map against the tokenizer, and train the weights of a stand-in.
 
-A map that does not fit stops the build here, before anything is asked or paid for.
+A map that does not fit stops the build here, before any request is sent or paid for.
 """
 
 from pathlib import Path
@@ -15,33 +15,34 @@ from pipeline.core.sections import Section
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
 from pipeline.model.special_tokens import make_record
-from pipeline.model.tokenizer.loading import Tokenizer, load_tokenizer
+from pipeline.model.tokenizer.loading import load_tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.target.config import TargetSection
-from pipeline.standin.corpus.corpus import KINDS, heldout
-from pipeline.standin.model.live_vocabulary import expand, live_of
-from pipeline.standin.model.llama import save_checkpoint
-from pipeline.standin.training.answer_markers import Marks
+from pipeline.standin.corpus.streams import KINDS, heldout
+from pipeline.standin.model.live_vocabulary import LiveVocabulary, expand, make_live_vocabulary
+from pipeline.standin.model.llama import Llama, save_checkpoint
+from pipeline.standin.training.answer_markers import AnswerMarkers
 from pipeline.standin.training.config import TinySection
-from pipeline.standin.training.examples import to_example, training_examples
-from pipeline.standin.training.form_check import fault as fault_of
-from pipeline.standin.training.form_check import greedy
-from pipeline.standin.training.learn import learn
+from pipeline.standin.training.examples import training_examples
+from pipeline.standin.training.form_check import form_fault, greedy_answers
+from pipeline.standin.training.training_loop import train_stand_in
 
 POSITIONS = 4096
-"""Longest sequence that the stand-in says it takes."""
+"""Longest sequence of the stand-in, as its config says."""
 
 
 class Config(Section):
-    """What this stage is given."""
+    """Config of the stage."""
 
     target: TargetSection
 
 
 def run(config: Config, *, record: Path, model: Path, metrics: Path) -> None:
-    """Write the checked target, its weights (or where they are), and what was measured.
+    """Write the checked target, its weights (or the place where they are), and the measurements.
 
     Raises:
         TokenizerError: the special-token map and the tokenizer contradict each other.
+        ConfigError: the target's chat format cannot express the stand-in's corpus, or the corpus is too small.
 
     """
     target = config.target
@@ -60,40 +61,47 @@ def run(config: Config, *, record: Path, model: Path, metrics: Path) -> None:
             )
         else:
             with deterministic():
-                measured["stand_in"] = _make_stand_in(target.tiny, checked, tokenizer, folder)
+                measured["stand_in"] = _write_stand_in(folder, target.tiny, checked, tokenizer)
     write_json(metrics, measured)
     write_json(record, checked)
 
 
-def _make_stand_in(tiny: TinySection, record: TargetRecord, tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
-    """Train it, write it with a row for every id, and say how well it keeps the form."""
-    marks = Marks.of(record)
+def _write_stand_in(folder: Path, tiny: TinySection, record: TargetRecord, tokenizer: Tokenizer) -> dict[str, Any]:
+    """Train a stand-in, write it with a row for every id, and return its measurements."""
+    markers = AnswerMarkers.of(record)
     examples = training_examples(record, tokenizer, tiny.tokens)
-    live = live_of({token for example in examples for token in example.prompt + example.answer}, record.vocab_size)
-    trained, losses = learn(tiny, examples, live)
-    pad = record.special_tokens.get("[PAD]")
-    save_checkpoint(
-        folder, expand(trained, live), vocab_size=record.vocab_size, end=marks.end, pad=pad, positions=POSITIONS
+    live = make_live_vocabulary(
+        {token for example in examples for token in example.prompt + example.answer}, record.vocab_size
     )
-    renderer = PromptRenderer(record, tokenizer)
-    ends_properly, faults = {}, {}
-    for kind in KINDS:
-        conversations = heldout(kind)
-        prompts = [to_example(record, tokenizer, renderer, conversation).prompt for conversation in conversations]
-        answers = greedy(trained.to(torch.float64), live, prompts, marks.end)
-        found = [
-            fault_of(marks, tokenizer, ids, len(talk.calls)) for ids, talk in zip(answers, conversations, strict=True)
-        ]
-        ends_properly[kind] = round(found.count(None) / len(found), 4)
-        faults[kind] = sorted(why for why in found if why)
-    last = losses[-max(1, len(losses) // 20) :]
+    model, losses = train_stand_in(tiny, examples, live)
+    pad = record.special_tokens.get("[PAD]")
+    save_checkpoint(folder, expand(model, live), end=markers.end, pad=pad, positions=POSITIONS)
+    faults = _heldout_faults(model.to(torch.float64), live, record, tokenizer)
+    last_losses = losses[-max(1, len(losses) // 20) :]
     return {
-        "heldout_prompts": {kind: len(heldout(kind)) for kind in KINDS},
-        "heldout_ends_properly": ends_properly,
-        "heldout_faults": faults,
+        "heldout_prompts": {kind: len(listed) for kind, listed in faults.items()},
+        "heldout_ends_properly": {kind: round(listed.count(None) / len(listed), 4) for kind, listed in faults.items()},
+        "heldout_faults": {kind: sorted(fault for fault in listed if fault) for kind, listed in faults.items()},
         "live_ids": len(live.ids),
-        "loss": round(sum(last) / len(last), 4),
+        "loss": round(sum(last_losses) / len(last_losses), 4),
         "steps": len(losses),
         "training_conversations": len(examples),
         "training_tokens": sum(len(example.prompt) + len(example.answer) for example in examples),
     }
+
+
+def _heldout_faults(
+    model: Llama, live: LiveVocabulary, record: TargetRecord, tokenizer: Tokenizer
+) -> dict[str, list[str | None]]:
+    """Return the fault of the greedy answer to each held-out prompt, or None, by kind of prompt."""
+    markers, renderer = AnswerMarkers.of(record), PromptRenderer(record, tokenizer)
+    faults = {}
+    for kind in KINDS:
+        dialogues = heldout(kind)
+        prompts = [renderer.render(dialogue.messages, dialogue.tools) for dialogue in dialogues]
+        answers = greedy_answers(model, live, prompts, markers.end)
+        faults[kind] = [
+            form_fault(markers, tokenizer, ids, len(dialogue.calls))
+            for ids, dialogue in zip(answers, dialogues, strict=True)
+        ]
+    return faults

@@ -13,7 +13,7 @@ from pipeline.drafter.unroll import Pack, pack_rows
 from pipeline.formats.hidden_states import HiddenRow, HiddenStates
 from pipeline.formats.loss_mask import LossWeights
 from pipeline.formats.schema.hidden import Manifest, Stamp
-from pipeline.model.weights import Ends
+from pipeline.model.weights.ends import Ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pipeline.drafter.drafter import Drafter
 from pipeline.drafter.losses import Teacher
 from pipeline.drafter.objective import PackLoss
 from pipeline.drafter.unroll import Pack, Plan, plan_to, plan_unroll
-from pipeline.model.weights import Ends
+from pipeline.model.weights.ends import Ends
 from pipeline.stages.train.config import TrainSection
 from pipeline.stages.train.data import Corpus, RowRef, packs_of_epoch
 from pipeline.stages.train.processes import ALONE, Processes

@@ -24,7 +24,8 @@ from pipeline.drafter.target_argmax import Choices
 from pipeline.drafter.vocabulary import choose_vocabulary
 from pipeline.formats.loss_mask import weights_of
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.weights import Ends, open_ends, usable_device, use_threads
+from pipeline.model.weights.devices import usable_device, use_threads
+from pipeline.model.weights.ends import Ends, open_ends
 from pipeline.stages.train.config import TrainSection
 from pipeline.stages.train.data import Corpus, RowRef, check_shape, count_supervised, open_corpus, pack
 from pipeline.stages.train.digests import Digests, digested

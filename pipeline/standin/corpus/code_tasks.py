@@ -1,20 +1,20 @@
-"""Conversations that ask for a short function in Python or JavaScript."""
+"""Dialogues that ask for a short function in Python or JavaScript."""
 
 from dataclasses import dataclass
 from random import Random
 
-from pipeline.standin.corpus.sample import Conversation, maybe_system, seam, user
+from pipeline.standin.corpus.dialogue import Dialogue, maybe_system, seam, user
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
     does: str
-    """What the function does, with {a} and {b} for its arguments."""
+    """A verb phrase for the function, with {a} and {b} for its arguments."""
     names: tuple[str, ...]
     python: str
     javascript: str
     pair: bool = True
-    """Whether it takes two arguments."""
+    """True if the function takes two arguments."""
 
 
 _TASKS = (
@@ -79,8 +79,8 @@ def _thought(rng: Random, language: str, name: str, pair: bool, a: str, b: str, 
     return " ".join(steps)
 
 
-def code(rng: Random) -> Conversation:
-    """One conversation of this kind; every choice comes from ``rng``."""
+def code(rng: Random) -> Dialogue:
+    """Return one dialogue of this kind; every choice comes from ``rng``."""
     task, language = rng.choice(_TASKS), rng.choice(("Python", "JavaScript"))
     a, b = rng.sample(_ARGUMENTS, 2)
     name = rng.choice(task.names)
@@ -91,4 +91,4 @@ def code(rng: Random) -> Conversation:
     content = rng.choice(_BEFORE) + block + rng.choice(_AFTER).format(call=call, expression=f"`{expression}`")
     thought, content = seam(rng, _thought(rng, language, name, task.pair, a, b, expression), content)
     ask = rng.choice(_ASKS).format(language=language, name=name, does=task.does.format(a=a, b=b))
-    return Conversation(messages=maybe_system(rng, [user(ask)]), reasoning=thought, content=content)
+    return Dialogue(messages=maybe_system(rng, [user(ask)]), reasoning=thought, content=content)

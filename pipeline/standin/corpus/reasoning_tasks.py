@@ -1,16 +1,16 @@
-"""Conversations that need a few steps of thought: small sums, comparisons, times, sequences."""
+"""Dialogues that need a few steps of thought: small sums, comparisons, times, sequences."""
 
 from collections.abc import Callable
 from random import Random
 
-from pipeline.standin.corpus.sample import NAMES, Conversation, maybe_system, seam, user
+from pipeline.standin.corpus.dialogue import NAMES, Dialogue, maybe_system, seam, user
 
 THINGS = ("apples", "books", "coins", "stamps", "cards", "eggs", "shells", "pens")
-Parts = tuple[str, list[str], str]
+TaskTexts = tuple[str, list[str], str]
 """Question, steps of thought, answer."""
 
 
-def _gain(rng: Random) -> Parts:
+def _gain(rng: Random) -> TaskTexts:
     name, things, a, b = rng.choice(NAMES), rng.choice(THINGS), rng.randint(2, 12), rng.randint(2, 9)
     verb, again = rng.choice((("gets", "getting"), ("buys", "buying"), ("finds", "finding")))
     ask = rng.choice(
@@ -32,7 +32,7 @@ def _gain(rng: Random) -> Parts:
     )
 
 
-def _loss(rng: Random) -> Parts:
+def _loss(rng: Random) -> TaskTexts:
     name, other = rng.sample(NAMES, 2)
     things, b = rng.choice(THINGS), rng.randint(2, 9)
     a = b + rng.randint(2, 9)
@@ -51,7 +51,7 @@ def _loss(rng: Random) -> Parts:
     )
 
 
-def _older(rng: Random) -> Parts:
+def _older(rng: Random) -> TaskTexts:
     first, second = rng.sample(NAMES, 2)
     a, b = rng.sample(range(5, 20), 2)
     older, high, low = (first, a, b) if a > b else (second, b, a)
@@ -69,7 +69,7 @@ def _older(rng: Random) -> Parts:
     )
 
 
-def _arrival(rng: Random) -> Parts:
+def _arrival(rng: Random) -> TaskTexts:
     start, hours = rng.randint(1, 14), rng.randint(2, 8)
     vehicle = rng.choice(("train", "bus", "ship"))
     steps = [
@@ -89,7 +89,7 @@ def _arrival(rng: Random) -> Parts:
     )
 
 
-def _sequence(rng: Random) -> Parts:
+def _sequence(rng: Random) -> TaskTexts:
     start, step = rng.randint(1, 12), rng.randint(2, 9)
     shown = [start + step * n for n in range(4)]
     after = shown[-1] + step
@@ -107,7 +107,7 @@ def _sequence(rng: Random) -> Parts:
     )
 
 
-def _share(rng: Random) -> Parts:
+def _share(rng: Random) -> TaskTexts:
     things, people, each = rng.choice(THINGS), rng.randint(2, 6), rng.randint(2, 8)
     total = people * each
     steps = [
@@ -124,7 +124,7 @@ def _share(rng: Random) -> Parts:
     )
 
 
-_TOPICS: tuple[Callable[[Random], Parts], ...] = (_gain, _loss, _older, _arrival, _sequence, _share)
+_TOPICS: tuple[Callable[[Random], TaskTexts], ...] = (_gain, _loss, _older, _arrival, _sequence, _share)
 _OPENINGS = ("Let me think.", "We need to be careful here.", "The question is simple.", "First, what do we know?")
 _CLOSINGS = (
     "That answers the question.",
@@ -134,10 +134,10 @@ _CLOSINGS = (
 )
 
 
-def reasoning(rng: Random) -> Conversation:
-    """One conversation of this kind; every choice comes from ``rng``."""
+def reasoning(rng: Random) -> Dialogue:
+    """Return one dialogue of this kind; every choice comes from ``rng``."""
     question, steps, answer = rng.choice(_TOPICS)(rng)
     opening = [rng.choice(_OPENINGS)] if rng.random() < 0.6 else []
     closing = [rng.choice(_CLOSINGS)] if rng.random() < 0.5 or not opening else []
     thought, content = seam(rng, " ".join([*opening, *steps, *closing]), answer)
-    return Conversation(messages=maybe_system(rng, [user(question)]), reasoning=thought, content=content)
+    return Dialogue(messages=maybe_system(rng, [user(question)]), reasoning=thought, content=content)

@@ -1,4 +1,4 @@
-"""Conversations with tools: one call, two calls, a call after a result, an answer from a result, and no call at all."""
+"""Dialogues with tools: one call, two calls, a call after a result, an answer from a result, or no call."""
 
 import json
 from collections.abc import Callable
@@ -6,18 +6,29 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from pipeline.standin.corpus.sample import CITIES, NAMES, Call, Conversation, maybe_system, seam, user
+from pipeline.standin.corpus.dialogue import CITIES, NAMES, Dialogue, DialogueCall, maybe_system, seam, user
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Something that a tool is for: how a user asks for it, and what call answers it."""
+    """A user's request that one tool can serve, and the arguments of the call."""
 
     ask: str
-    """The user's words."""
+    """The request in the user's words."""
     short: str
     """The same as part of a sentence."""
     arguments: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    description: str
+    properties: dict[str, Any]
+    required: list[str]
+    wish: Callable[[Random], Wish]
+    """Makes a request for this tool."""
+    result: Callable[[Random], tuple[str, str]]
+    """Makes the text that the tool returns, and the words in which the answer repeats it."""
 
 
 _SUBJECTS = ("ferries", "museums", "trains", "parks", "hotels", "music")
@@ -65,43 +76,52 @@ def _timer(rng: Random) -> Wish:
 
 
 _TEXT, _NUMBER = {"type": "string"}, {"type": "integer"}
-_TOOLS: dict[str, tuple[str, dict[str, Any], list[str], Callable[[Random], Wish]]] = {
-    "get_weather": ("Weather of a city", {"city": _TEXT, "unit": _TEXT}, ["city"], _weather),
-    "get_time": ("Time in a city", {"city": _TEXT}, ["city"], _time),
-    "search": ("Search the web", {"query": _TEXT, "limit": _NUMBER}, ["query"], _search),
-    "send_message": ("Send a message", {"to": _TEXT, "text": _TEXT}, ["to", "text"], _message),
-    "set_timer": ("Set a timer", {"minutes": _NUMBER}, ["minutes"], _timer),
-}
-_RESULTS: dict[str, Callable[[Random], tuple[str, str]]] = {
-    "get_weather": lambda rng: _same(f"{rng.randint(2, 19)} degrees, {rng.choice(('sun', 'rain', 'snow', 'wind'))}"),
-    "get_time": lambda rng: _same(f"{rng.randint(1, 19)}:{rng.choice(('00', '15', '30'))}"),
-    "search": lambda rng: _same(f"{rng.randint(2, 19)} results"),
-    "send_message": lambda _: ("ok", "done"),
-    "set_timer": lambda _: ("ok", "done"),
-}
-"""What a tool returns, and how the answer says it."""
 
 
-def _same(text: str) -> tuple[str, str]:
+def _weather_result(rng: Random) -> tuple[str, str]:
+    text = f"{rng.randint(2, 19)} degrees, {rng.choice(('sun', 'rain', 'snow', 'wind'))}"
     return text, text
 
 
+def _time_result(rng: Random) -> tuple[str, str]:
+    text = f"{rng.randint(1, 19)}:{rng.choice(('00', '15', '30'))}"
+    return text, text
+
+
+def _search_result(rng: Random) -> tuple[str, str]:
+    text = f"{rng.randint(2, 19)} results"
+    return text, text
+
+
+def _done(_: Random) -> tuple[str, str]:
+    return "ok", "done"
+
+
+_TOOLS = {
+    "get_weather": _Tool("Weather of a city", {"city": _TEXT, "unit": _TEXT}, ["city"], _weather, _weather_result),
+    "get_time": _Tool("Time in a city", {"city": _TEXT}, ["city"], _time, _time_result),
+    "search": _Tool("Search the web", {"query": _TEXT, "limit": _NUMBER}, ["query"], _search, _search_result),
+    "send_message": _Tool("Send a message", {"to": _TEXT, "text": _TEXT}, ["to", "text"], _message, _done),
+    "set_timer": _Tool("Set a timer", {"minutes": _NUMBER}, ["minutes"], _timer, _done),
+}
+
+
 def _declare(name: str) -> dict[str, Any]:
-    description, properties, required, _ = _TOOLS[name]
-    parameters = {"type": "object", "properties": properties, "required": required}
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+    tool = _TOOLS[name]
+    parameters = {"type": "object", "properties": tool.properties, "required": tool.required}
+    return {"type": "function", "function": {"name": name, "description": tool.description, "parameters": parameters}}
 
 
 def _offer(rng: Random, needed: list[str]) -> list[dict[str, Any]]:
-    """Declare the tools needed and at times one more, in an order that says nothing."""
+    """Declare the tools needed and at times one more, in random order."""
     others = [name for name in _TOOLS if name not in needed]
     names = list(dict.fromkeys(needed)) + ([rng.choice(others)] if rng.random() < 0.5 else [])
     rng.shuffle(names)
     return [_declare(name) for name in names]
 
 
-def _call(name: str, index: int, wish: Wish) -> Call:
-    return Call(name, index, json.dumps(wish.arguments))
+def _call(name: str, index: int, wish: Wish) -> DialogueCall:
+    return DialogueCall(name, index, json.dumps(wish.arguments))
 
 
 def _plan(rng: Random, name: str, wish: Wish) -> str:
@@ -113,24 +133,25 @@ def _say(rng: Random) -> str:
     return rng.choice(("Let me check.", "One moment.", "I will do that.")) if rng.random() < 0.3 else ""
 
 
-def _one(rng: Random) -> Conversation:
+def _one(rng: Random) -> Dialogue:
     name = rng.choice(list(_TOOLS))
-    wish = _TOOLS[name][3](rng)
-    return Conversation(
-        [user(wish.ask)], _plan(rng, name, wish), _say(rng), (_call(name, 0, wish),), _offer(rng, [name])
-    )
+    wish = _TOOLS[name].wish(rng)
+    return Dialogue([user(wish.ask)], _plan(rng, name, wish), _say(rng), (_call(name, 0, wish),), _offer(rng, [name]))
 
 
-def _two(rng: Random) -> Conversation:
+def _two(rng: Random) -> Dialogue:
     names = [rng.choice(list(_TOOLS)) for _ in range(2)]
-    wishes = [_TOOLS[name][3](rng) for name in names]
-    thought = f"There are two things to do: {wishes[0].short} and {wishes[1].short}. I will call {names[0]} and then {names[1]}."
+    wishes = [_TOOLS[name].wish(rng) for name in names]
+    first, second = wishes
+    thought = (
+        f"There are two things to do: {first.short} and {second.short}. I will call {names[0]} and then {names[1]}."
+    )
     calls = tuple(_call(name, index, wish) for index, (name, wish) in enumerate(zip(names, wishes, strict=True)))
-    return Conversation([user(f"{wishes[0].ask} {wishes[1].ask}")], thought, _say(rng), calls, _offer(rng, names))
+    return Dialogue([user(f"{wishes[0].ask} {wishes[1].ask}")], thought, _say(rng), calls, _offer(rng, names))
 
 
 def _history(name: str, index: int, wish: Wish, thought: str, result: str) -> list[dict[str, Any]]:
-    """Give a turn that called a tool, and what the tool returned."""
+    """Return a turn that called a tool, and the tool's result."""
     call = _call(name, index, wish)
     ident = f"functions.{call.name}:{call.index}"
     return [
@@ -145,37 +166,37 @@ def _history(name: str, index: int, wish: Wish, thought: str, result: str) -> li
     ]
 
 
-def _answered(rng: Random) -> Conversation:
+def _answered(rng: Random) -> Dialogue:
     name = rng.choice(list(_TOOLS))
-    wish = _TOOLS[name][3](rng)
-    result, said = _RESULTS[name](rng)
+    wish = _TOOLS[name].wish(rng)
+    result, words = _TOOLS[name].result(rng)
     messages = _history(name, 0, wish, _plan(rng, name, wish), result)
     thought = rng.choice(
         (
-            f"The tool {name} says {said}. I can answer now.",
-            f"The result is {said}. No other call is needed for {wish.short}.",
+            f"The tool {name} says {words}. I can answer now.",
+            f"The result is {words}. No other call is needed for {wish.short}.",
         )
     )
-    return Conversation(
+    return Dialogue(
         messages,
         thought,
-        rng.choice((f"For {wish.short}: {said}.", f"I asked for {wish.short}, and it says {said}.")),
+        rng.choice((f"For {wish.short}: {words}.", f"I asked for {wish.short}, and it says {words}.")),
         (),
         _offer(rng, [name]),
     )
 
 
-def _again(rng: Random) -> Conversation:
+def _again(rng: Random) -> Dialogue:
     names = [rng.choice(list(_TOOLS)) for _ in range(2)]
-    first, second = (_TOOLS[name][3](rng) for name in names)
-    result, said = _RESULTS[names[0]](rng)
+    first, second = (_TOOLS[name].wish(rng) for name in names)
+    result, words = _TOOLS[names[0]].result(rng)
     messages = _history(names[0], 0, first, _plan(rng, names[0], first), result)
-    messages += [{"role": "assistant", "content": f"For {first.short}: {said}."}, user(second.ask)]
+    messages += [{"role": "assistant", "content": f"For {first.short}: {words}."}, user(second.ask)]
     thought = f"{_plan(rng, names[1], second)} One call came before, so this is number 1."
-    return Conversation(messages, thought, _say(rng), (_call(names[1], 1, second),), _offer(rng, names))
+    return Dialogue(messages, thought, _say(rng), (_call(names[1], 1, second),), _offer(rng, names))
 
 
-def _no_call(rng: Random) -> Conversation:
+def _no_call(rng: Random) -> Dialogue:
     name = rng.choice(list(_TOOLS))
     who = rng.choice(NAMES)
     ask = rng.choice((f"Thanks, {who} is happy now!", f"My name is {who}. Hello!", f"Good morning from {who}!"))
@@ -185,7 +206,7 @@ def _no_call(rng: Random) -> Conversation:
             f"This is just a friendly word from {who}. I need not call {name}.",
         )
     )
-    return Conversation(
+    return Dialogue(
         [user(ask)],
         thought,
         rng.choice((f"Hello {who}! How can I help?", f"You are welcome, {who}!")),
@@ -194,8 +215,8 @@ def _no_call(rng: Random) -> Conversation:
     )
 
 
-def tools(rng: Random) -> Conversation:
-    """One conversation of this kind; every choice comes from ``rng``."""
-    made = rng.choices((_one, _two, _answered, _again, _no_call), weights=(50, 18, 14, 10, 8))[0](rng)
-    thought, content = seam(rng, made.reasoning, made.content)
-    return Conversation(maybe_system(rng, made.messages), thought, content, made.calls, made.tools)
+def tools(rng: Random) -> Dialogue:
+    """Return one dialogue of this kind; every choice comes from ``rng``."""
+    dialogue = rng.choices((_one, _two, _answered, _again, _no_call), weights=(50, 18, 14, 10, 8))[0](rng)
+    thought, content = seam(rng, dialogue.reasoning, dialogue.content)
+    return Dialogue(maybe_system(rng, dialogue.messages), thought, content, dialogue.calls, dialogue.tools)

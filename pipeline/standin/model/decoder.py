@@ -1,14 +1,14 @@
-"""Batched decoding of the compact stand-in with a key-value cache: rows come and go, none notices the others.
+"""Batched decoding of the compact stand-in with a key-value cache; rows do not affect each other.
 
-Runs in float64. A different batch changes a logit by about 1e-14, so a sample drawn with the row's own noise stays the
-same whatever else is in flight.
+It runs in float64. A different batch changes a logit by about 1e-14, so a sample drawn with the row's own noise stays
+the same whatever else is in the batch.
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pipeline.standin.model.live_vocabulary import Live
+from pipeline.standin.model.live_vocabulary import LiveVocabulary
 from pipeline.standin.model.llama import Llama, hidden
 
 _BLOCK = 16
@@ -16,9 +16,9 @@ _BLOCK = 16
 
 
 class LlamaDecoder:
-    """A cache of at most ``rows`` sequences of at most ``length`` tokens each; those in use are always the first ones."""
+    """A cache of ``rows`` sequences of at most ``length`` tokens each; the rows in use are always the first ones."""
 
-    def __init__(self, model: Llama, live: Live, rows: int, length: int) -> None:
+    def __init__(self, model: Llama, live: LiveVocabulary, rows: int, length: int) -> None:
         shape = model.shape
         self.rows, self.length = rows, length
         self._used: list[int] = []
@@ -28,7 +28,7 @@ class LlamaDecoder:
 
     @torch.no_grad()
     def start(self, ids: list[int]) -> Tensor:
-        """Read a prompt into the next row; give the logits [n + 1] after it, the last being that of any one unused id."""
+        """Read a prompt into the next row; return the logits [n + 1] after it, the last one that of each unused id."""
         row, count = len(self._used), len(ids)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ class LlamaDecoder:
         return functional.linear(states[0, -1], self._model.head)
 
     def drop(self, row: int) -> None:
-        """Free a row; the last one takes its place."""
+        """Free a row; the last row takes its place."""
         used = self._used.pop()
         if row < len(self._used):
             self._cache[:, :, row, :, :used] = self._cache[:, :, len(self._used), :, :used]
@@ -50,7 +50,7 @@ class LlamaDecoder:
 
     @torch.no_grad()
     def step(self, ids: list[int]) -> Tensor:
-        """Append one id to every row; give the logits [rows, n + 1] after it."""
+        """Append one id to every row; return the logits [rows in use, n + 1] after it."""
         count = len(self._used)
         index, at = torch.arange(count), torch.tensor(self._used)
         reach = min(self.length, (max(self._used) // _BLOCK + 1) * _BLOCK)

@@ -1,7 +1,7 @@
-"""A small Llama as plain tensors: what the stand-in target is, how it runs, and its checkpoint in Hugging Face's layout.
+"""The stand-in target: a small Llama as plain tensors, its forward pass, and its checkpoint in Hugging Face's layout.
 
-The same function runs it for training, for greedy checks and for serving: attention is handed in, so a caller with a
-cache and a caller with packed documents share everything else. transformers loads the checkpoint as LlamaForCausalLM.
+One function runs it for training, for greedy checks and for serving. The caller passes in the attention, so a caller
+with a cache and a caller with packed rows share everything else. transformers loads the checkpoint as LlamaForCausalLM.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ ROPE_THETA = 10000.0
 EPS = 1e-6
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""Layer, queries, keys and values, each [B, heads, T, head width], to the mixed values of the same shape."""
+"""Layer number, queries, keys and values, each [B, heads, T, head width], to the mixed values of the same shape."""
 
 
-class Shape(NamedTuple):
+class LlamaShape(NamedTuple):
     """Sizes of the model."""
 
     layers: int
@@ -32,8 +32,8 @@ class Shape(NamedTuple):
     heads: int
 
 
-class Layer(NamedTuple):
-    """Weights of one layer; projections are [out, in], with those that read the same input stacked."""
+class LlamaLayer(NamedTuple):
+    """Weights of one layer; projections are [out, in], and those that read the same input are stacked."""
 
     attention_norm: Tensor
     qkv: Tensor
@@ -44,21 +44,21 @@ class Layer(NamedTuple):
 
 
 class Llama(NamedTuple):
-    """All weights. Rows of ``embed`` and ``head`` are ids, or places in a table of live ids."""
+    """All weights. The rows of ``embed`` and ``head`` are ids, or places in a table of live ids."""
 
-    shape: Shape
+    shape: LlamaShape
     embed: Tensor
-    layers: tuple[Layer, ...]
+    layers: tuple[LlamaLayer, ...]
     norm: Tensor
     head: Tensor
 
     def tensors(self) -> list[Tensor]:
-        """Every weight once, in a fixed order."""
+        """Return every weight once, in a fixed order."""
         return [self.embed, *(tensor for layer in self.layers for tensor in layer), self.norm, self.head]
 
     def to(self, dtype: torch.dtype) -> "Llama":
-        """Give a copy in another number type, without gradients."""
-        layers = tuple(Layer(*(tensor.detach().to(dtype) for tensor in layer)) for layer in self.layers)
+        """Return a copy in another number type, without gradients."""
+        layers = tuple(LlamaLayer(*(tensor.detach().to(dtype) for tensor in layer)) for layer in self.layers)
         return Llama(
             self.shape,
             self.embed.detach().to(dtype),
@@ -68,15 +68,15 @@ class Llama(NamedTuple):
         )
 
 
-def initial(shape: Shape, rows: int, std: float, generator: torch.Generator) -> Llama:
-    """Random weights: normal with ``std``, norms at one."""
+def initial(shape: LlamaShape, rows: int, std: float, generator: torch.Generator) -> Llama:
+    """Return random weights: normal with ``std``, and norms of one."""
 
     def normal(*size: int) -> Tensor:
         return torch.empty(size).normal_(0.0, std, generator=generator)
 
     width, mlp = shape.width, shape.mlp
     layers = tuple(
-        Layer(
+        LlamaLayer(
             torch.ones(width),
             normal(3 * width, width),
             normal(width, width),
@@ -90,7 +90,7 @@ def initial(shape: Shape, rows: int, std: float, generator: torch.Generator) -> 
 
 
 def rotations(positions: Tensor, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines [..., head width] for ``positions``, halves repeated as Llama does."""
+    """Return cosines and sines [..., head width] for ``positions``, with repeated halves as Llama has them."""
     frequencies = ROPE_THETA ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angles = positions.to(torch.float64)[..., None] * frequencies
     angles = torch.cat((angles, angles), dim=-1)
@@ -103,7 +103,10 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def hidden(model: Llama, places: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-    """Run the layers over ``places`` [B, T] (rows of the embedding) at ``positions`` [B, T]; give the normed last states [B, T, width]."""
+    """Run the layers over ``places`` (rows of the embedding) at ``positions``, both [B, T].
+
+    Returns the last states after the final norm, [B, T, width].
+    """
     shape, (batch, length) = model.shape, places.shape
     head_width = shape.width // shape.heads
     cos, sin = (table[:, None] for table in rotations(positions, head_width, model.embed.dtype))
@@ -123,8 +126,11 @@ def hidden(model: Llama, places: Tensor, positions: Tensor, attend: Attend) -> T
 _PART = "model.layers.{}.{}.weight"
 
 
-def save_checkpoint(folder: Path, model: Llama, *, vocab_size: int, end: int, pad: int | None, positions: int) -> None:
-    """Write ``model``, whose tables have a row for every id, as transformers' LlamaForCausalLM."""
+def save_checkpoint(folder: Path, model: Llama, *, end: int, pad: int | None, positions: int) -> None:
+    """Write ``model``, whose tables have a row for every id, as transformers' LlamaForCausalLM.
+
+    ``end`` and ``pad`` are token ids; ``positions`` is the longest sequence.
+    """
     tensors = {"model.embed_tokens.weight": model.embed, "model.norm.weight": model.norm, "lm_head.weight": model.head}
     for number, layer in enumerate(model.layers):
         parts = dict(zip(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), layer.qkv.chunk(3), strict=True))
@@ -133,13 +139,13 @@ def save_checkpoint(folder: Path, model: Llama, *, vocab_size: int, end: int, pa
         parts |= {"input_layernorm": layer.attention_norm, "post_attention_layernorm": layer.mlp_norm}
         tensors |= {_PART.format(number, name): tensor for name, tensor in parts.items()}
     save_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
-    write_json(
-        folder / "config.json", _config(model.shape, vocab_size=vocab_size, end=end, pad=pad, positions=positions)
-    )
+    config = {**_config(model), "max_position_embeddings": positions, "eos_token_id": end, "pad_token_id": pad}
+    write_json(folder / "config.json", config)
     write_json(folder / "generation_config.json", {"eos_token_id": end, "pad_token_id": pad, "do_sample": False})
 
 
-def _config(shape: Shape, *, vocab_size: int, end: int, pad: int | None, positions: int) -> dict[str, Any]:
+def _config(model: Llama) -> dict[str, Any]:
+    shape = model.shape
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -153,14 +159,11 @@ def _config(shape: Shape, *, vocab_size: int, end: int, pad: int | None, positio
         "rms_norm_eps": EPS,
         "rope_theta": ROPE_THETA,
         "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_THETA},
-        "max_position_embeddings": positions,
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": False,
-        "vocab_size": vocab_size,
+        "vocab_size": len(model.embed),
         "bos_token_id": None,
-        "eos_token_id": end,
-        "pad_token_id": pad,
         "dtype": "float32",
     }
 
@@ -169,13 +172,13 @@ def load_checkpoint(folder: Path) -> Llama:
     """Read a checkpoint that `save_checkpoint` wrote.
 
     Raises:
-        ArtifactError: a file is missing or cut short, or it is no checkpoint of this kind.
+        ArtifactError: a file is missing or cut short, or the checkpoint is of another kind.
 
     """
     config = read_json(folder / "config.json")
     tensors = load_tensors(folder / "model.safetensors")
     try:
-        shape = Shape(
+        shape = LlamaShape(
             config["num_hidden_layers"],
             config["hidden_size"],
             config["intermediate_size"],
@@ -187,15 +190,15 @@ def load_checkpoint(folder: Path) -> Llama:
         )
     except (KeyError, TypeError) as error:
         raise ArtifactError(
-            f"{folder}: no checkpoint of the stand-in: {error} is missing; run `dvc repro target`"
+            f"{folder}: not a checkpoint of the stand-in: {error} is missing; run `dvc repro target`"
         ) from error
 
 
-def _layer(tensors: dict[str, Tensor], number: int) -> Layer:
+def _layer(tensors: dict[str, Tensor], number: int) -> LlamaLayer:
     def part(name: str) -> Tensor:
         return tensors[_PART.format(number, name)]
 
-    return Layer(
+    return LlamaLayer(
         part("input_layernorm"),
         torch.cat([part(f"self_attn.{name}_proj") for name in "qkv"]),
         part("self_attn.o_proj"),

@@ -1,4 +1,4 @@
-"""The embedded server's HTTP interface, shaped like OpenRouter's."""
+"""The embedded server's HTTP interface, in OpenRouter's form."""
 
 import asyncio
 from dataclasses import dataclass
@@ -14,51 +14,51 @@ from starlette.routing import Route
 from pipeline.core.errors import InputError
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
-from pipeline.model.tokenizer.loading import Tokenizer
-from pipeline.standin.server.batching import Engine, Job, Written
-from pipeline.standin.server.message import logprob_entries, make_message, take_apart, text_of
-from pipeline.standin.server.providers import CONTEXT, MAX_COMPLETION, MODEL, PROVIDERS, Provider
-from pipeline.standin.server.request import ChatRequest, RequestError, read_request, request_digest
+from pipeline.model.tokenizer.tokenizer import Tokenizer
+from pipeline.standin.server.batch_engine import BatchEngine, DecodingJob, SampledSequence
+from pipeline.standin.server.chat_message import logprob_entries, make_message, take_apart, text_of
+from pipeline.standin.server.chat_request import ChatRequest, RequestError, read_request, request_digest
+from pipeline.standin.server.embedded_providers import CONTEXT, MAX_COMPLETION, MODEL, PROVIDERS, EmbeddedProvider
 from pipeline.standin.server.routing import admitted, choose
-from pipeline.standin.server.sampling import Rule
+from pipeline.standin.server.sampling import SamplingParameters
 
 _EPOCH = 1_760_000_000
 _SPREAD = 10_000_000
-"""`created` lies this far after the epoch at most: it comes from the request, not from a clock."""
+"""`created` is at most this many seconds after the epoch; it comes from the request's digest, not from a clock."""
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    """What the endpoints need."""
+class ServedModel:
+    """The model that the endpoints serve."""
 
     record: TargetRecord
     tokenizer: Tokenizer
     renderer: PromptRenderer
-    engine: Engine
+    engine: BatchEngine
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     return Response(orjson.dumps(value), status, headers, "application/json")
 
 
-def _stop_found(service: Service, stops: list[str], ids: list[int]) -> str | None:
-    """Give the stop text that the last segment holds, if any."""
+def _stop_found(served: ServedModel, stops: list[str], ids: list[int]) -> str | None:
+    """Return the stop text that the last segment of ordinary tokens holds, or None."""
     start = len(ids)
-    while start and ids[start - 1] not in service.tokenizer.special_texts:
+    while start and ids[start - 1] not in served.tokenizer.special_texts:
         start -= 1
-    text = text_of(service.tokenizer, ids[start:]) if stops else ""
+    text = text_of(served.tokenizer, ids[start:]) if stops else ""
     return next((stop for stop in stops if stop in text), None)
 
 
-def _job(service: Service, request: ChatRequest, provider: Provider, digest: bytes) -> Job:
-    """Turn a request into work.
+def _job(served: ServedModel, request: ChatRequest, provider: EmbeddedProvider, digest: bytes) -> DecodingJob:
+    """Return the decoding job of a request.
 
     Raises:
         RequestError: 400; the prompt cannot be rendered, or is too long.
 
     """
     try:
-        prompt = service.renderer.render(request.messages, request.tools)
+        prompt = served.renderer.render(request.messages, request.tools)
     except InputError as error:
         raise RequestError(400, str(error), "invalid_prompt") from error
     longest = (
@@ -71,30 +71,32 @@ def _job(service: Service, request: ChatRequest, provider: Provider, digest: byt
         raise RequestError(
             400, f"This endpoint's maximum context length is exceeded: {detail}", "context_length_exceeded"
         )
-    rule = Rule(
+    sampling = SamplingParameters(
         1.0 if request.temperature is None else request.temperature,
         1.0 if request.top_p is None else request.top_p,
         provider.coarse,
     )
     wanted = request.top_logprobs or 0 if request.logprobs and "logprobs" in provider.parameters else None
     stops = request.stops()
-    end = service.record.special_tokens[service.record.roles.end]
-    return Job(prompt, longest, end, rule, digest, lambda ids: _stop_found(service, stops, ids) is not None, wanted)
-
-
-def _usage(record: TargetRecord, provider: Provider, job: Job, written: Written) -> dict[str, Any]:
-    """Give the bill: counts in the model's tokens, cost in dollars."""
-    close = record.role_id("think_close")
-    billed = len(written.ids) - (written.finish == "end" and not provider.bills_end)
-    prompt_cost, answer_cost = (
-        len(job.prompt) * Fraction(provider.prompt_price),
-        billed * Fraction(provider.completion_price),
+    end = served.record.special_tokens[served.record.roles.end]
+    return DecodingJob(
+        prompt, longest, end, sampling, digest, lambda ids: _stop_found(served, stops, ids) is not None, wanted
     )
+
+
+def _usage(
+    record: TargetRecord, provider: EmbeddedProvider, job: DecodingJob, sampled: SampledSequence
+) -> dict[str, Any]:
+    """Return the bill: counts in the model's tokens, cost in dollars."""
+    close = record.role_id("think_close")
+    billed = len(sampled.ids) - (sampled.finish == "end" and not provider.bills_end)
+    prompt_cost = len(job.prompt) * Fraction(provider.prompt_price)
+    answer_cost = billed * Fraction(provider.completion_price)
     return {
         "prompt_tokens": len(job.prompt),
         "completion_tokens": billed,
         "total_tokens": len(job.prompt) + billed,
-        "completion_tokens_details": {"reasoning_tokens": written.ids.index(close) if close in written.ids else billed},
+        "completion_tokens_details": {"reasoning_tokens": sampled.ids.index(close) if close in sampled.ids else billed},
         "prompt_tokens_details": {"cached_tokens": 0},
         "cost": float(prompt_cost + answer_cost),
         "is_byok": False,
@@ -106,19 +108,21 @@ def _usage(record: TargetRecord, provider: Provider, job: Job, written: Written)
     }
 
 
-def _choice(service: Service, request: ChatRequest, provider: Provider, job: Job, written: Written) -> dict[str, Any]:
-    """Give the one choice: message, why it ended, and the evidence that this provider gives."""
+def _choice(
+    served: ServedModel, request: ChatRequest, provider: EmbeddedProvider, job: DecodingJob, sampled: SampledSequence
+) -> dict[str, Any]:
+    """Return the one choice: message, finish reason, and the evidence that this provider gives."""
     with_tools = bool(request.tools) and request.tool_choice != "none"
-    parts = take_apart(service.record, written.ids, with_tools=with_tools)
-    stop = _stop_found(service, request.stops(), written.ids) if written.finish == "stop" else None
-    message = make_message(service.tokenizer, provider, parts, stop, with_tools=with_tools)
+    parts = take_apart(served.record, sampled.ids, with_tools=with_tools)
+    stop = _stop_found(served, request.stops(), sampled.ids) if sampled.finish == "stop" else None
+    message = make_message(served.tokenizer, provider, parts, stop, with_tools=with_tools)
     if request.hides_reasoning():
         message = {name: value for name, value in message.items() if not name.startswith("reasoning")}
-    finish = "length" if written.finish == "length" else "tool_calls" if parts.calls else "stop"
+    finish = "length" if sampled.finish == "length" else "tool_calls" if parts.calls else "stop"
     logprobs = None
     if job.alternatives is not None:
         logprobs = {
-            "content": logprob_entries(service.tokenizer, written.ids, written.logprobs, written.likely),
+            "content": logprob_entries(served.tokenizer, sampled.ids, sampled.logprobs, sampled.likely),
             "refusal": None,
         }
     choice = {
@@ -129,12 +133,12 @@ def _choice(service: Service, request: ChatRequest, provider: Provider, job: Job
         "message": message,
     }
     if request.return_token_ids and "return_token_ids" in provider.parameters:
-        choice["token_ids"] = written.ids
+        choice["token_ids"] = sampled.ids
     return choice
 
 
-def _metadata(provider: Provider, left: list[Provider]) -> dict[str, Any]:
-    """Say how the request was routed, for clients that ask with X-OpenRouter-Metadata."""
+def _metadata(provider: EmbeddedProvider, left: list[EmbeddedProvider]) -> dict[str, Any]:
+    """Return how the request was routed, for clients that send X-OpenRouter-Metadata."""
     available = [{"provider": each.name, "model": MODEL, "selected": each is provider} for each in left]
     return {
         "requested": MODEL,
@@ -148,31 +152,31 @@ def _metadata(provider: Provider, left: list[Provider]) -> dict[str, Any]:
     }
 
 
-async def _complete(service: Service, body: Any, *, with_metadata: bool) -> dict[str, Any]:
+async def _complete(served: ServedModel, body: Any, *, with_metadata: bool) -> dict[str, Any]:
     request = read_request(body)
     digest = request_digest(body)
     left = admitted(request)
     provider = choose(request, digest, left)
-    job = _job(service, request, provider, digest)
-    written = await asyncio.wrap_future(service.engine.submit(job))
+    job = _job(served, request, provider, digest)
+    sampled = await asyncio.wrap_future(served.engine.submit(job))
     answer = {
         "id": f"gen-{_EPOCH + int.from_bytes(digest[8:16], 'little') % _SPREAD}-{digest[16:26].hex()}",
         "object": "chat.completion",
         "created": _EPOCH + int.from_bytes(digest[8:16], "little") % _SPREAD,
         "model": MODEL,
         "provider": provider.name,
-        "choices": [_choice(service, request, provider, job, written)],
-        "usage": _usage(service.record, provider, job, written),
+        "choices": [_choice(served, request, provider, job, sampled)],
+        "usage": _usage(served.record, provider, job, sampled),
     }
     if request.return_token_ids and "return_token_ids" in provider.parameters:
         answer["prompt_token_ids"] = job.prompt
     if with_metadata:
         answer["openrouter_metadata"] = _metadata(provider, left)
-    return {**answer, "x_truth": {"output_ids": written.ids}}
+    return {**answer, "x_truth": {"output_ids": sampled.ids}}
 
 
-def make_app(service: Service) -> Starlette:
-    """Build the application: completions, the lists of models and endpoints, and the key."""
+def make_app(served: ServedModel) -> Starlette:
+    """Return the application: completions, the lists of models and endpoints, and the key."""
 
     async def complete(request: Request) -> Response:
         try:
@@ -181,7 +185,7 @@ def make_app(service: Service) -> Starlette:
             return _json(RequestError(400, f"the body is not JSON: {error}", "invalid_request").body, 400)
         try:
             answer = await _complete(
-                service, body, with_metadata=request.headers.get("x-openrouter-metadata") == "enabled"
+                served, body, with_metadata=request.headers.get("x-openrouter-metadata") == "enabled"
             )
         except RequestError as error:
             return _json(error.body, error.status)
@@ -212,7 +216,7 @@ def make_app(service: Service) -> Starlette:
 
 
 def _model() -> dict[str, Any]:
-    """Give the model's entry in the list."""
+    """Return the model's entry in the list of models."""
     cheapest = min(PROVIDERS, key=lambda provider: Fraction(provider.completion_price))
     return {
         "id": MODEL,

@@ -1,15 +1,15 @@
-"""Which provider answers a request: the rules leave some, the request's digest picks one."""
+"""Routing of a request to a provider: the rules admit some providers, and the request's digest picks one of them."""
 
 from collections.abc import Callable
 from fractions import Fraction
 
-from pipeline.standin.server.providers import MODEL, PROVIDERS, Provider
-from pipeline.standin.server.request import ChatRequest, RequestError
+from pipeline.standin.server.chat_request import ChatRequest, RequestError
+from pipeline.standin.server.embedded_providers import MODEL, PROVIDERS, EmbeddedProvider
 
 _MILLION = 1_000_000
 
 
-def _named(slugs: list[str] | None, provider: Provider) -> bool:
+def _named(slugs: list[str] | None, provider: EmbeddedProvider) -> bool:
     return any(provider.admits(slug) for slug in slugs or [])
 
 
@@ -17,8 +17,8 @@ def _too_dear(price: str, most: float | None) -> bool:
     return most is not None and Fraction(price) * _MILLION > Fraction(str(most))
 
 
-def _rules(request: ChatRequest) -> dict[str, Callable[[Provider], bool]]:
-    """Give each rule by its name, with what it excludes."""
+def _rules(request: ChatRequest) -> dict[str, Callable[[EmbeddedProvider], bool]]:
+    """Return each rule by its name, as a test that is true for an excluded provider."""
     routing, price = request.provider, request.provider.max_price
     return {
         "only": lambda provider: routing.only is not None and not _named(routing.only, provider),
@@ -41,11 +41,11 @@ def _rules(request: ChatRequest) -> dict[str, Callable[[Provider], bool]]:
     }
 
 
-def admitted(request: ChatRequest) -> list[Provider]:
-    """Providers that the request's rules leave, in a fixed order.
+def admitted(request: ChatRequest) -> list[EmbeddedProvider]:
+    """Return the providers that the request's rules admit, in a fixed order.
 
     Raises:
-        RequestError: 404; nobody is left, and `availability` says which rules excluded whom.
+        RequestError: 404; no provider is left, and `availability` lists the rules that excluded each.
 
     """
     rules = _rules(request)
@@ -73,8 +73,8 @@ def admitted(request: ChatRequest) -> list[Provider]:
     return left
 
 
-def choose(request: ChatRequest, digest: bytes, left: list[Provider]) -> Provider:
-    """Pick one of ``left``: the first that `order` names, else by weight, decided by the request's digest."""
+def choose(request: ChatRequest, digest: bytes, left: list[EmbeddedProvider]) -> EmbeddedProvider:
+    """Pick one of ``left``: the first that `order` names, else one by weight, decided by the request's digest."""
     for slug in request.provider.order or []:
         for provider in left:
             if provider.admits(slug):

@@ -1,4 +1,4 @@
-"""One token from logits: temperature, nucleus, and the request's own noise, for many requests at once."""
+"""Sampling of one token for each of many requests: temperature, nucleus, and the request's own noise."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.standin.model.live_vocabulary import Live
+from pipeline.standin.model.live_vocabulary import LiveVocabulary
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """How a request wants its tokens drawn."""
+class SamplingParameters:
+    """Sampling parameters of one request."""
 
     temperature: float = 1.0
     """0 takes the most likely id."""
@@ -20,26 +20,29 @@ class Rule:
     """Round the logits to whole numbers first."""
 
 
-def distribution(logits: Tensor, rules: Sequence[Rule], live: Live) -> Tensor:
-    """Probabilities [B, n + 1] that each row draws from; the last entry is all unused ids together.
+def distribution(logits: Tensor, parameters: Sequence[SamplingParameters], live: LiveVocabulary) -> Tensor:
+    """Return the probabilities [B, n + 1] that each row draws from; the last entry is all unused ids together.
 
-    ``logits`` [B, n + 1] are as the decoder gives them: the last is that of any one unused id.
+    ``logits`` [B, n + 1] are the decoder's: the last one is that of each unused id.
     """
-    coarse = torch.tensor([rule.coarse for rule in rules])[:, None]
+    coarse = torch.tensor([one.coarse for one in parameters])[:, None]
     logits = torch.where(coarse, logits.round(), logits)
-    greedy = torch.tensor([rule.temperature == 0 for rule in rules])[:, None]
-    heat = torch.tensor([rule.temperature or 1.0 for rule in rules], dtype=logits.dtype)[:, None]
-    drawn = live.counted(logits / heat).softmax(dim=-1)
-    nucleus = [row for row, rule in enumerate(rules) if rule.top_p < 1 and rule.temperature > 0]
+    greedy = torch.tensor([one.temperature == 0 for one in parameters])[:, None]
+    heat = torch.tensor([one.temperature or 1.0 for one in parameters], dtype=logits.dtype)[:, None]
+    drawn = live.add_shared_mass(logits / heat).softmax(dim=-1)
+    nucleus = [row for row, one in enumerate(parameters) if one.top_p < 1 and one.temperature > 0]
     if nucleus:
-        mass = torch.tensor([rules[row].top_p for row in nucleus], dtype=drawn.dtype)
+        mass = torch.tensor([parameters[row].top_p for row in nucleus], dtype=drawn.dtype)
         drawn[nucleus] = _nucleus(drawn[nucleus], logits[nucleus], mass)
     best = torch.zeros_like(drawn).scatter_(1, logits.argmax(dim=-1, keepdim=True), 1.0)
     return torch.where(greedy, best, drawn)
 
 
 def _nucleus(drawn: Tensor, logits: Tensor, mass: Tensor) -> Tensor:
-    """Keep the most likely ids of each row until they hold ``mass``; what reaches it stays, ids with equal chances together."""
+    """Keep the most likely ids of each row [B, n + 1] until their sum reaches ``mass`` [B]; the last of them stays.
+
+    The shared entry of the unused ids is kept or dropped as a whole.
+    """
     order = logits.argsort(dim=-1, descending=True, stable=True)
     ordered = drawn.gather(1, order)
     before = ordered.cumsum(dim=-1) - ordered
@@ -47,10 +50,10 @@ def _nucleus(drawn: Tensor, logits: Tensor, mass: Tensor) -> Tensor:
     return torch.zeros_like(drawn).scatter_(1, order, kept / kept.sum(dim=-1, keepdim=True))
 
 
-def draw(probabilities: Tensor, noise: Sequence[tuple[float, float]], live: Live) -> list[int]:
-    """One id a row, by inverting the cumulative distribution at the first number of its noise.
+def draw(probabilities: Tensor, noise: Sequence[tuple[float, float]], live: LiveVocabulary) -> list[int]:
+    """Draw one id for each row: invert the cumulative distribution at the first number of the row's noise.
 
-    When the shared entry is hit, the second number picks one of the unused ids, all equally likely: together that is a
+    If the shared entry is hit, the second number picks one of the unused ids, all equally likely. Together this is a
     draw from the full softmax.
     """
     totals = probabilities.cumsum(dim=-1)

@@ -1,6 +1,7 @@
-"""The embedded server as a process: `python -m pipeline.standin.server.serve --model DIR --record FILE [--port N]`.
+"""The embedded server's program: `python -m pipeline.standin.server.serve --model DIR --record FILE [--port N]`.
 
-Prints one JSON line with its address when it is ready. Light to import: whoever starts it imports this module for its name.
+It prints one JSON line with its URL once it is ready. Large libraries are imported late, since the starting process
+imports this module for its name.
 """
 
 import argparse
@@ -22,7 +23,7 @@ def _listen(port: int) -> socket.socket:
     """Take a port on loopback; 0 takes any free one.
 
     Raises:
-        ProviderError: it is taken.
+        ProviderError: the port is taken.
 
     """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -32,7 +33,7 @@ def _listen(port: int) -> socket.socket:
         listener.listen(1024)
     except OSError as error:
         listener.close()
-        why = "another process has it" if error.errno == errno.EADDRINUSE else error.strerror
+        why = "another process uses it" if error.errno == errno.EADDRINUSE else error.strerror
         raise ProviderError(
             f"the embedded server cannot listen on {HOST}:{port}: {why}; choose another --port, or 0 for any free one"
         ) from error
@@ -40,7 +41,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def serve(model: Path, record: Path, port: int) -> None:
-    """Serve until told to stop.
+    """Serve until the process is told to stop.
 
     Raises:
         AerieError: the port is taken, or the model or the record cannot be used.
@@ -55,15 +56,15 @@ def serve(model: Path, record: Path, port: int) -> None:
     from pipeline.model.special_tokens import open_tokenizer
     from pipeline.standin.model.live_vocabulary import compact
     from pipeline.standin.model.llama import load_checkpoint
-    from pipeline.standin.server.api import Service, make_app
-    from pipeline.standin.server.batching import Engine
+    from pipeline.standin.server.api import ServedModel, make_app
+    from pipeline.standin.server.batch_engine import BatchEngine
 
     with _listen(port) as listener:
         target = read_model(record, TargetRecord)
         tokenizer = open_tokenizer(target)
         small, live = compact(load_checkpoint(model))
-        engine = Engine(small.to(torch.float64), live)
-        app = make_app(Service(target, tokenizer, PromptRenderer(target, tokenizer), engine))
+        engine = BatchEngine(small.to(torch.float64), live)
+        app = make_app(ServedModel(target, tokenizer, PromptRenderer(target, tokenizer), engine))
         config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
         print(json.dumps({"url": f"http://{HOST}:{listener.getsockname()[1]}/api/v1"}), flush=True)
         try:
@@ -76,7 +77,7 @@ def main(argv: list[str]) -> None:
     """Read the command line and serve."""
     parser = argparse.ArgumentParser(
         prog="python -m pipeline.standin.server.serve",
-        description="Serve the stand-in target on loopback, OpenRouter-shaped.",
+        description="Serve the stand-in target on loopback, in OpenRouter's form.",
     )
     parser.add_argument(
         "--model", type=Path, required=True, help="checkpoint folder of the stand-in (build/target/model)"

@@ -1,4 +1,4 @@
-"""The ids of the markers that an answer of the stand-in is made of."""
+"""Ids of the markers that an answer of the stand-in contains."""
 
 from typing import NamedTuple
 
@@ -6,8 +6,8 @@ from pipeline.core.errors import ConfigError
 from pipeline.formats.schema.target import TargetRecord
 
 
-class Marks(NamedTuple):
-    """Ids by role."""
+class AnswerMarkers(NamedTuple):
+    """Marker ids by role."""
 
     end: int
     think_close: int
@@ -18,8 +18,8 @@ class Marks(NamedTuple):
     call_close: int
 
     @classmethod
-    def of(cls, record: TargetRecord) -> "Marks":
-        """Take them from a checked target.
+    def of(cls, record: TargetRecord) -> "AnswerMarkers":
+        """Return the markers of a checked target.
 
         Raises:
             ConfigError: the target's format lacks one, so the corpus cannot be written in it.
@@ -28,6 +28,7 @@ class Marks(NamedTuple):
         ids = {role: record.role_id(role) for role in cls._fields}
         if missing := [role for role, token in ids.items() if token is None]:
             raise ConfigError(
-                f"target {record.name!r}: a stand-in (target.tiny) writes its corpus in Kimi's format and needs target.roles {missing}"
+                f"target {record.name!r}: a stand-in (target.tiny) writes its corpus in Kimi's format and needs "
+                f"target.roles {missing}"
             )
         return cls(**{role: token for role, token in ids.items() if token is not None})

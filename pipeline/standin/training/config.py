@@ -1,4 +1,4 @@
-"""`target.tiny`: how the stand-in is trained."""
+"""Config section `target.tiny`: size and training of the stand-in."""
 
 from typing import Self
 
@@ -11,12 +11,12 @@ class TinySection(Section):
     """A stand-in target that the build trains itself, so that a newcomer needs no download."""
 
     layers: int = Field(ge=7)
-    """At least 7, or the default auxiliary layers coincide."""
+    """At least 7; with fewer, two of the default auxiliary layers are the same."""
     width: int = Field(ge=16)
     mlp: int = Field(ge=16)
     heads: int = Field(ge=1)
     tokens: int = Field(ge=1)
-    """Training tokens."""
+    """Number of training tokens."""
     tokens_per_batch: int = Field(ge=2)
     """Tokens of one step, in two rows."""
     lr: float = Field(gt=0)

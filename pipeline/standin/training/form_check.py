@@ -1,4 +1,4 @@
-"""Did the stand-in learn the form? Greedy answers to prompts that it never saw, judged by their ids."""
+"""Check of the stand-in's form: greedy answers to prompts that it never saw, and the faults in their ids."""
 
 import re
 from collections.abc import Sequence
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 import orjson
 import torch
 
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.standin.model.decoder import LlamaDecoder
-from pipeline.standin.model.live_vocabulary import Live
+from pipeline.standin.model.live_vocabulary import LiveVocabulary
 from pipeline.standin.model.llama import Llama
-from pipeline.standin.training.answer_markers import Marks
+from pipeline.standin.training.answer_markers import AnswerMarkers
 
 LONGEST = 192
-"""Tokens that an answer may take."""
+"""Most tokens of an answer."""
 
 _ROWS = 32
 
 
-def greedy(model: Llama, live: Live, prompts: Sequence[list[int]], end: int) -> list[list[int]]:
-    """Most likely ids after each prompt, up to and including ``end``, or `LONGEST` of them."""
+def greedy_answers(model: Llama, live: LiveVocabulary, prompts: Sequence[list[int]], end: int) -> list[list[int]]:
+    """Return the most likely ids after each prompt, up to and including ``end``, or `LONGEST` of them."""
     written: list[list[int]] = [[] for _ in prompts]
     decoder = LlamaDecoder(model, live, _ROWS, max(map(len, prompts)) + LONGEST)
     waiting, going = list(range(len(prompts)))[::-1], list[int]()
@@ -39,12 +39,15 @@ def greedy(model: Llama, live: Live, prompts: Sequence[list[int]], end: int) -> 
     return written
 
 
-def fault(marks: Marks, tokenizer: Tokenizer, ids: Sequence[int], wanted_calls: int) -> str | None:
-    """Say what is wrong with the form of an answer, or None: one think-close, the end token last, the calls asked for in valid JSON."""
+def form_fault(marks: AnswerMarkers, tokenizer: Tokenizer, ids: Sequence[int], wanted_calls: int) -> str | None:
+    """Return the first fault in the form of an answer, or None.
+
+    The form is one think-close, the end token last, and the wanted number of calls with valid JSON.
+    """
     if not ids or ids[-1] != marks.end:
         return "no end token"
-    if (found := list(ids).count(marks.think_close)) != 1:
-        return f"{found} think-closes"
+    if (closes := list(ids).count(marks.think_close)) != 1:
+        return f"{closes} think-closes"
     rest = list(ids[ids.index(marks.think_close) + 1 : -1])
     if not wanted_calls:
         return "a special token in the text" if any(token in tokenizer.special_texts for token in rest) else None
@@ -53,20 +56,20 @@ def fault(marks: Marks, tokenizer: Tokenizer, ids: Sequence[int], wanted_calls: 
     return _section_fault(marks, tokenizer, rest[rest.index(marks.tools_open) + 1 : -1], wanted_calls)
 
 
-def _section_fault(marks: Marks, tokenizer: Tokenizer, section: list[int], wanted: int) -> str | None:
+def _section_fault(marks: AnswerMarkers, tokenizer: Tokenizer, section: list[int], wanted: int) -> str | None:
     calls = 0
     while section:
         if section[0] != marks.call_open or marks.call_close not in section:
             return "a call that is not opened or not closed"
         end = section.index(marks.call_close)
-        if why := _call_fault(marks, tokenizer, section[1:end]):
-            return why
+        if fault := _call_fault(marks, tokenizer, section[1:end]):
+            return fault
         section = section[end + 1 :]
         calls += 1
     return None if calls == wanted else f"{calls} calls where {wanted} were asked for"
 
 
-def _call_fault(marks: Marks, tokenizer: Tokenizer, call: list[int]) -> str | None:
+def _call_fault(marks: AnswerMarkers, tokenizer: Tokenizer, call: list[int]) -> str | None:
     if call.count(marks.call_args) != 1:
         return "a call without arguments"
     at = call.index(marks.call_args)
@@ -77,4 +80,4 @@ def _call_fault(marks: Marks, tokenizer: Tokenizer, call: list[int]) -> str | No
         arguments = orjson.loads(tokenizer.decode_bytes(call[at + 1 :]))
     except orjson.JSONDecodeError:
         return "arguments that are not JSON"
-    return None if isinstance(arguments, dict) else "arguments that are no object"
+    return None if isinstance(arguments, dict) else "arguments that are not an object"

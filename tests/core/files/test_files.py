@@ -22,7 +22,7 @@ from pipeline.core.files.scratch import scratch_folder
 from pipeline.core.files.tables import read_rows, versioned
 from pipeline.formats.schema.responses import Failure
 from tests.conftest import ROOT
-from tests.namespaces import mounting
+from tests.linux_namespaces import mounting_command
 from tests.parquet import write_rows
 
 TABLE = versioned([pa.field("id", pa.string()), pa.field("n", pa.int32())], "numbers", 1)
@@ -91,7 +91,7 @@ def test_a_killed_process_leaves_no_file_that_looks_whole(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(mounting("") is None, reason="this machine allows no mount, so no small disk can be made")
+@pytest.mark.skipif(mounting_command("") is None, reason="this machine allows no mount, so no small disk can be made")
 def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> None:
     script = """
         import os, pathlib, sys
@@ -125,7 +125,7 @@ def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> No
     (tmp_path / "script.py").write_text(textwrap.dedent(script))
     (tmp_path / "disk").mkdir()
     command = f"mount -t tmpfs -o size=64k tmpfs {tmp_path}/disk && cd {ROOT} && PYTHONPATH={ROOT} {sys.executable} {tmp_path}/script.py {tmp_path}/disk"
-    done = subprocess.run(mounting(command) or (), capture_output=True, text=True, check=False)
+    done = subprocess.run(mounting_command(command) or (), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows, folder, within, batches, left = done.stdout.splitlines()
     assert (

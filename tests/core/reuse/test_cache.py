@@ -21,7 +21,7 @@ from pipeline.core.reuse.index import FILE, Index, Piece, Segment
 from pipeline.core.reuse.limit import most_bytes
 from pipeline.core.reuse.segment_files import segment_path
 from tests.conftest import ROOT
-from tests.waiting import PATIENCE
+from tests.polling import TIMEOUT_S
 
 
 @pytest.fixture(autouse=True)
@@ -293,7 +293,7 @@ def test_several_processes_at_once_find_and_add_without_a_fault(store: Path) -> 
         subprocess.Popen([sys.executable, "-c", script, str(n)], cwd=ROOT, stderr=subprocess.PIPE) for n in range(2)
     ]
     for run in runs:
-        said = run.communicate(timeout=PATIENCE)[1]
+        said = run.communicate(timeout=TIMEOUT_S)[1]
         assert (run.returncode, said) == (0, b"")
     assert build(list(range(200)))[1] < 60
 

@@ -16,7 +16,8 @@ from pipeline.core.reuse.cache import ReuseCache
 from pipeline.core.reuse.index import FILE
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA
-from pipeline.model.weights import find_source, open_model
+from pipeline.model.weights.source import find_source
+from pipeline.model.weights.target import open_model
 from pipeline.stages.extract import stage as extract
 from tests.parquet import write_rows
 from tests.tiny import extract_settings, save_record, save_target, token_row

@@ -11,7 +11,7 @@ from pipeline.__main__ import main
 from pipeline.core.files.atomic import write_text
 from pipeline.core.files.json_file import write_json
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.stages.audit.rows import clean_rows
 from tests.stages.audit.test_stage import run_stage
 

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.audit.checks.catalog import BY_NAME
 from pipeline.stages.audit.checks.check import Complaint, DatasetCheck
 from pipeline.stages.audit.config import AuditSection

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.file_audit import load_section
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.source import Source, parquet

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeline.formats.schema.tokens import Segment, TokenRow
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.audit.checks.catalog import BY_NAME
 from pipeline.stages.audit.config import ExpectSection, TokenPrice
 from pipeline.stages.audit.features.grams import gram_hashes, sequence_hash

@@ -14,7 +14,7 @@ from pipeline.core.errors import InputError
 from pipeline.core.files.tables import read_rows
 from pipeline.formats.schema.findings import SCHEMA as FINDINGS
 from pipeline.formats.schema.tokens import SCHEMA
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.audit.inputs.foreign import open_tokens
 from tests.stages.audit.rows import answer, clean_rows, write_tokens
 

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.audit.checks.catalog import CHECKS
 from pipeline.stages.audit.inputs.context import Context
 from tests.conftest import SHARE

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.audit.config import AuditSection
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.source import Source, parquet

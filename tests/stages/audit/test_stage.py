@@ -16,7 +16,7 @@ from pipeline.formats.schema.findings import SCHEMA as FINDINGS
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA as TOKENS
 from pipeline.formats.schema.tokens import TokenRow
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.file_audit import load_section
 from pipeline.stages.audit.config import AuditSection, ExpectSection, GateSection
 from pipeline.stages.audit.inputs.context import Context

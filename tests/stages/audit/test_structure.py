@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.formats.schema.tokens import TokenRow
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.audit.config import ExpectSection
 from pipeline.stages.audit.inputs.context import Context
 from tests.stages.audit.rows import END, PROMPT, THINK_CLOSE, THINK_OPEN, answer, assemble, batch, complaints

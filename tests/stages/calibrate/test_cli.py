@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.commands.calibrate import main
 from pipeline.core.errors import InputError
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.targets import open_target
 from pipeline.stages.calibrate.provider_simulator import ProviderSimulator
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body

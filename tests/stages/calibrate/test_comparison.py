@@ -3,7 +3,7 @@
 import pytest
 
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.calibrate.comparison import IdComparison
 from pipeline.stages.calibrate.scores import wilson
 from tests.answers.build import CLOSE, END

@@ -16,8 +16,8 @@ from pipeline.drafter.target_argmax import Choices
 from pipeline.drafter.unroll import Pack
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
-from pipeline.model.tokenizer.loading import Tokenizer
-from pipeline.model.weights import Target, open_model
+from pipeline.model.tokenizer.tokenizer import Tokenizer
+from pipeline.model.weights.target import Target, open_model
 from pipeline.stages.evaluate.config import EvaluateSection
 from pipeline.stages.evaluate.proposers import ChainProposer, News, Oracle
 from pipeline.stages.evaluate.speculate import Conversation, Counts, speculate

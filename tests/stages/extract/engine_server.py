@@ -19,9 +19,9 @@ import orjson
 import torch
 
 from pipeline.core.files.tensors import save_tensors
-from pipeline.model.weights import Target, open_model
+from pipeline.model.weights.target import Target, open_model
 from pipeline.stages.extract.forward import pack_attention, states
-from tests.waiting import PATIENCE
+from tests.polling import TIMEOUT_S
 
 PROBES = 4
 """Beginnings of a row that are asked for first, one by one."""
@@ -129,7 +129,7 @@ class EngineServer:
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
             self._turns.notify_all()
             if number > PROBES:
-                self._turns.wait_for(lambda: self.most_in_flight >= self.together, PATIENCE)
+                self._turns.wait_for(lambda: self.most_in_flight >= self.together, TIMEOUT_S)
 
     def leave(self) -> None:
         """End what `enter` began."""

@@ -17,12 +17,13 @@ from pipeline.core.files.json_file import read_model
 from pipeline.formats.hidden_states import HiddenStates
 from pipeline.formats.schema.hidden import Manifest
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.weights import open_ends, open_shape
+from pipeline.model.weights.ends import open_ends
+from pipeline.model.weights.target import open_shape
 from pipeline.stages.extract.config import EngineSection
 from pipeline.stages.extract.engines import client as server_module
+from tests.polling import TIMEOUT_S
 from tests.stages.extract.engine_server import EngineServer
 from tests.tiny import LAYERS, ROWS, VOCAB, WIDTH, Build, random_rows, save_target
-from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +66,7 @@ def section(server: EngineServer, **changes: Any) -> EngineSection:
             "concurrency": 3,
             "attempts": 3,
             "max_wait": 0.01,
-            "timeout": PATIENCE,
+            "timeout": TIMEOUT_S,
             **changes,
         }
     )

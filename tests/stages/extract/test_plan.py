@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.core.errors import ConfigError, DiskError, InputError
 from pipeline.formats.schema.tokens import SCHEMA
-from pipeline.model.weights import auxiliary_layers
+from pipeline.model.weights.layer_ids import auxiliary_layers
 from pipeline.stages.extract.plan import MOST_PADDING, Row, Selection, batches, bytes_per_token, select, shards
 from pipeline.stages.extract.writer import check_space
 from tests.tiny import VOCAB, extract_settings, random_rows, token_row

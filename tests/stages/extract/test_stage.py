@@ -23,15 +23,17 @@ from pipeline.formats.loss_mask import weights_of
 from pipeline.formats.schema.hidden import Manifest, Stamp
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA
-from pipeline.model.weights import Target, capturing, find_source, open_ends, open_model, open_shape
+from pipeline.model.weights.ends import open_ends
+from pipeline.model.weights.source import find_source
+from pipeline.model.weights.target import Target, capturing, open_model, open_shape
 from pipeline.stages.extract import stage
 from pipeline.stages.extract.forward import can_pack, check_teacher, pack_attention, states
 from pipeline.stages.extract.local import LocalBackend
 from pipeline.stages.extract.plan import Row, ShardPlan, select
 from pipeline.stages.extract.writer import ShardWriter
 from tests.conftest import ROOT
+from tests.polling import wait_until
 from tests.tiny import LAYERS, ROWS, VOCAB, WIDTH, Build, extract_settings, random_rows, save_target
-from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -183,7 +185,7 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(build: B
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
     )
-    until(lambda: run.poll() is not None or len(list(partial.glob("shard-*"))) >= 3)
+    wait_until(lambda: run.poll() is not None or len(list(partial.glob("shard-*"))) >= 3)
     os.kill(run.pid, signal.SIGKILL)
     assert run.wait() == -signal.SIGKILL
     assert not build.hidden("killed").exists()
@@ -375,7 +377,8 @@ def test_a_head_that_a_drafter_cannot_have_is_refused_before_anything_is_compute
     source = find_source(save_target(tmp_path))
     model.lm_head = torch.nn.Linear(32, VOCAB)
     with pytest.raises(
-        InputError, match=r"the output head of Qwen3ForCausalLM \(Linear\) has a bias; a drafter's has none"
+        InputError,
+        match=r"the output head of Qwen3ForCausalLM \(Linear\) has a bias, and no engine gives a drafter's head one",
     ):
         Target(model, source)
     model.lm_head = torch.nn.Identity()
@@ -392,7 +395,7 @@ def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path: Path, name: s
     tensors = load_tensors(folder / "model.safetensors")
     tensors[name].view(-1)[3] = torch.nan
     save_tensors(folder / "model.safetensors", tensors, {"format": "pt"})
-    with pytest.raises(ArtifactError, match=rf"model.safetensors: {name} has values that are no finite numbers"):
+    with pytest.raises(ArtifactError, match=rf"model.safetensors: {name} has values that are not finite"):
         open_ends(folder)
     if name == "lm_head.weight":  # what extraction stores would be right, and what training makes of it wrong
         with pytest.raises(InputError, match=r"the model's own logits are no finite numbers at 40 of 40 positions"):
@@ -416,7 +419,7 @@ def test_a_checkpoint_without_some_weights_or_with_others_is_refused_and_never_f
         open_model(folder, dtype="float32", device="cpu")
     with pytest.raises(
         ArtifactError,
-        match=r"model.embed_tokens.weight has shape \[300, 32\]; by the target's config.json it has \[300, 40\]",
+        match=r"model.embed_tokens.weight has shape \[300, 32\], and \[300, 40\] by the target's config.json",
     ):
         open_ends(folder)
 
@@ -426,7 +429,7 @@ def test_a_file_that_the_checkpoints_index_names_and_is_not_there_is_named(tmp_p
     names = load_tensors(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     write_json(folder / "model.safetensors.index.json", {"weight_map": dict.fromkeys(names, "part.safetensors")})
-    with pytest.raises(ArtifactError, match=r"index.json names part.safetensors, not there"):
+    with pytest.raises(ArtifactError, match=r"index.json names part.safetensors, which does not exist"):
         open_ends(folder)
     write_json(folder / "model.safetensors.index.json", {})
     with pytest.raises(ArtifactError, match=r"index.json: has no weight_map"):

@@ -19,10 +19,10 @@ from pipeline.core.errors import AerieError, ArtifactError, InputError
 from pipeline.stages.generate.ledger.connection import FILE, connect, opened
 from pipeline.stages.generate.ledger.queries import iterate_answers
 from tests.conftest import ROOT
+from tests.polling import TIMEOUT_S
 from tests.stages.generate.chat_server import ChatServer, ScriptedReply, completion, good
 from tests.stages.generate.conftest import Bench
 from tests.stages.generate.test_ledger import write_second
-from tests.waiting import PATIENCE
 from tests.workspace import call
 
 pytestmark = pytest.mark.slow
@@ -53,7 +53,7 @@ def by_hand(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]"
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=TIMEOUT_S,
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )

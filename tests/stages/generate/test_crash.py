@@ -16,10 +16,10 @@ from pipeline.stages.generate.ledger.accounts import charged
 from pipeline.stages.generate.ledger.connection import opened
 from pipeline.stages.generate.ledger.queries import iterate_answers
 from tests.conftest import ROOT
-from tests.namespaces import mounting
+from tests.linux_namespaces import mounting_command
+from tests.polling import TIMEOUT_S, is_alive, wait_until
 from tests.stages.generate.chat_server import ScriptedReply, good
 from tests.stages.generate.conftest import Bench
-from tests.waiting import PATIENCE, alive, until
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def wait_for_line(process: "subprocess.Popen[str]", words: str) -> None:
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    reader.join(PATIENCE)
+    reader.join(TIMEOUT_S)
     assert found.is_set(), f"it ended without a word of {words!r}, or goes on without"
 
 
@@ -66,7 +66,7 @@ def test_kills_at_random_moments_lose_no_answer_and_book_no_less_than_was_billed
 
     def script(text: str, _nth: int) -> ScriptedReply:
         """The last prompt is not answered before three kills, so that no process ends by itself before."""
-        return good(delay=0.02 + delays.random() * 0.05 if text != "79" or kills >= 3 else PATIENCE)
+        return good(delay=0.02 + delays.random() * 0.05 if text != "79" or kills >= 3 else TIMEOUT_S)
 
     bench.server.script = script
     bench.write(*map(str, range(80)))
@@ -74,7 +74,7 @@ def test_kills_at_random_moments_lose_no_answer_and_book_no_less_than_was_billed
         before = len(bench.server.asked)
         child = start(bench)
         try:
-            until(partial(_asked_or_ended, bench, before, child))
+            wait_until(partial(_asked_or_ended, bench, before, child))
             child.wait(chance.random() * 0.3)
         except subprocess.TimeoutExpired:
             child.kill()
@@ -98,8 +98,10 @@ def test_an_answer_that_is_in_the_ledger_is_never_asked_for_again(bench: Bench) 
     bench.server.script = lambda text, _: good(delay=0 if int(text) < 20 else 60)
     bench.write(*map(str, range(25)))
     child = start(bench)
-    until(lambda: len(bench.server.asked) == 25)  # by then the ledger is made, and nobody who looks at it is in the way
-    until(lambda: sorted(attempt["state"] for attempt in bench.attempts()) == ["answer"] * 20 + ["sent"] * 5)
+    wait_until(
+        lambda: len(bench.server.asked) == 25
+    )  # by then the ledger is made, and nobody who looks at it is in the way
+    wait_until(lambda: sorted(attempt["state"] for attempt in bench.attempts()) == ["answer"] * 20 + ["sent"] * 5)
     child.kill()
     child.communicate()
     bench.server.script = lambda *_: good()
@@ -114,11 +116,11 @@ def test_a_signal_drains_and_the_next_run_goes_on(bench: Bench, number: signal.S
     bench.server.script = lambda *_: dataclasses.replace(good(), hold=release)
     bench.write(*map(str, range(40)))
     child = start(bench)
-    until(lambda: len(bench.server.asked) == 8)
+    wait_until(lambda: len(bench.server.asked) == 8)
     child.send_signal(number)
     wait_for_line(child, "stopping")
     release.set()
-    child.communicate(timeout=PATIENCE)
+    child.communicate(timeout=TIMEOUT_S)
     assert child.returncode == 130
     assert len(bench.server.asked) == 8
     assert all(attempt["state"] == "answer" or attempt["kind"] == "unsent" for attempt in bench.attempts())
@@ -131,11 +133,13 @@ def test_a_second_signal_aborts_at_once_and_keeps_what_arrived(bench: Bench) -> 
     bench.server.script = lambda text, _: good(delay=0 if text == "0" else 60)
     bench.write(*map(str, range(8)))
     child = start(bench)
-    until(lambda: len(bench.server.asked) == 8 and any(attempt["state"] == "answer" for attempt in bench.attempts()))
+    wait_until(
+        lambda: len(bench.server.asked) == 8 and any(attempt["state"] == "answer" for attempt in bench.attempts())
+    )
     child.send_signal(signal.SIGINT)
     wait_for_line(child, "stopping")
     child.send_signal(signal.SIGINT)
-    child.communicate(timeout=PATIENCE)
+    child.communicate(timeout=TIMEOUT_S)
     assert child.returncode == 130
     bench.server.script = lambda *_: good()
     rows = bench.run()
@@ -147,15 +151,15 @@ def test_a_second_generator_waits_for_the_first_or_is_refused(bench: Bench) -> N
     bench.server.script = lambda *_: dataclasses.replace(good(), hold=release)
     bench.write("a", "b", "c", "d")
     first = start(bench, concurrency=1)
-    until(lambda: len(bench.server.asked) >= 1)
+    wait_until(lambda: len(bench.server.asked) >= 1)
     refused = start(bench, provider={"wait_for_store": False})
-    _, said = refused.communicate(timeout=PATIENCE)
+    _, said = refused.communicate(timeout=TIMEOUT_S)
     assert refused.returncode == 2
     assert f'"pid":{first.pid}' in said
     waiting = start(bench)
     wait_for_line(waiting, "waiting for the generator")
     release.set()
-    waiting.communicate(timeout=PATIENCE)
+    waiting.communicate(timeout=TIMEOUT_S)
     first.communicate()
     assert (first.returncode, waiting.returncode) == (0, 0)
     assert len(bench.server.asked) == 4
@@ -186,18 +190,18 @@ def test_a_generator_whose_parent_is_killed_stops_sending(bench: Bench) -> None:
     assert parent.stdin is not None
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
-    until(lambda: len(bench.server.asked) == 12)
+    wait_until(lambda: len(bench.server.asked) == 12)
     parent.kill()
     wait_for_line(parent, "stopping")  # the child says it, through the same pipe
     release.set()
     parent.communicate()
-    until(lambda: not alive(child))
+    wait_until(lambda: not is_alive(child))
     assert len(bench.server.asked) == 12
     assert all(attempt["state"] in ("answer", "failed") for attempt in bench.attempts())
 
 
 @pytest.mark.skipif(
-    mounting("") is None, reason="a small tmpfs needs a mount namespace, which this system does not allow"
+    mounting_command("") is None, reason="a small tmpfs needs a mount namespace, which this system does not allow"
 )
 def test_a_full_disk_is_one_clear_message_and_nothing_is_paid_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
@@ -210,8 +214,8 @@ def test_a_full_disk_is_one_clear_message_and_nothing_is_paid_again(
         f'mount -t tmpfs -o size=4m none {small} && AERIE_STORE={small} "$@"; code=$?; '
         f"cp {small}/ledger.sqlite* {bench.folder}/ ; exit $code"
     )
-    child = start(bench, before=mounting(script) or ())
-    _, said = child.communicate(timeout=PATIENCE)
+    child = start(bench, before=mounting_command(script) or ())
+    _, said = child.communicate(timeout=TIMEOUT_S)
     assert child.returncode == 2
     assert "disk" in said.splitlines()[-1]
     assert "Traceback" not in said

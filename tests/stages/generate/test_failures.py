@@ -15,9 +15,9 @@ import pytest
 from pipeline.core.errors import BudgetError, ConfigError, ProviderError
 from pipeline.stages.generate.limits.limiter import Limiter
 from pipeline.stages.generate.limits.money import PICO
+from tests.polling import TIMEOUT_S
 from tests.stages.generate.chat_server import ScriptedReply, completion, error, good
 from tests.stages.generate.conftest import Bench
-from tests.waiting import PATIENCE
 
 
 def once(failure: ScriptedReply) -> Callable[[str, int], ScriptedReply]:
@@ -213,7 +213,7 @@ def test_too_much_in_flight_lowers_the_concurrency(bench: Bench, monkeypatch: py
         return dataclasses.replace(good(), hold=lowered)
 
     monkeypatch.setattr(Limiter, "overloaded", observed)
-    bench.provider = {"concurrency": 32, "retry": {"patience": PATIENCE}}
+    bench.provider = {"concurrency": 32, "retry": {"patience": TIMEOUT_S}}
     bench.server.script = script
     rows = bench.ask(*map(str, range(200)))
     assert lowered.is_set()

@@ -18,7 +18,7 @@ from pipeline.stages.generate.ledger.queries import iterate_answers
 from pipeline.stages.generate.ledger.writer import QueuedWrite, Writer
 from pipeline.stages.generate.limits.free_disk import FreeDisk
 from tests.conftest import ROOT
-from tests.namespaces import mounting
+from tests.linux_namespaces import mounting_command
 from tests.stages.generate.chat_server import good
 from tests.stages.generate.conftest import Bench
 
@@ -102,7 +102,7 @@ def test_what_the_ledger_cannot_take_is_written_out_and_taken_in_later(
 
 @pytest.mark.slow
 @pytest.mark.skipif(
-    mounting("") is None, reason="a small tmpfs needs a mount namespace, which this system does not allow"
+    mounting_command("") is None, reason="a small tmpfs needs a mount namespace, which this system does not allow"
 )
 def test_a_ledger_is_read_on_a_full_disk_and_on_one_that_takes_nothing(tmp_path: Path) -> None:
     code = """
@@ -130,7 +130,7 @@ try:
 except DiskError as error:
     print(error)
 """
-    command = mounting(f'mount -t tmpfs -o size=512k none {tmp_path} && "$@"') or ()
+    command = mounting_command(f'mount -t tmpfs -o size=512k none {tmp_path} && "$@"') or ()
     done = subprocess.run(
         [*command, sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -18,9 +18,9 @@ from pipeline.stages.generate.ledger.connection import FILE, opened
 from pipeline.stages.generate.ledger.statements import settle_orphans
 from pipeline.stages.generate.limits.money import PICO
 from pipeline.stages.generate.provider.settling import SettlingReport, bill_of, settle_uncertain
+from tests.polling import wait_until
 from tests.stages.generate.chat_server import ScriptedReply, good
 from tests.stages.generate.conftest import Bench
-from tests.waiting import until
 
 BILL = {
     "id": "gen-7",
@@ -117,7 +117,7 @@ def test_an_id_is_on_the_disk_while_its_body_is_still_awaited(bench: Bench) -> N
     child = subprocess.Popen(
         command, stderr=subprocess.DEVNULL, env={**os.environ, "AERIE_STORE": str(bench.folder / "store")}
     )
-    until(lambda: len(bench.server.asked) == 1 and bool(_noted(bench.folder / "store" / FILE)))
+    wait_until(lambda: len(bench.server.asked) == 1 and bool(_noted(bench.folder / "store" / FILE)))
     child.send_signal(signal.SIGKILL)
     child.wait()
     bench.server.generations = {"gen-7": BILL}

@@ -99,7 +99,7 @@ def test_one_column_of_text_and_one_of_instructions(tmp_path: Path) -> None:
 
 
 def test_a_name_that_tells_no_format_is_refused_with_those_known(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"s\.txt: the name does not tell the format; known are \.jsonl"):
+    with pytest.raises(InputError, match=r"s\.txt: the name does not tell the format; use one of \.jsonl"):
         prepare(write(tmp_path / "s.txt", TEXT))
 
 
@@ -108,8 +108,8 @@ def test_a_name_that_tells_no_format_is_refused_with_those_known(tmp_path: Path)
     [
         ({"path": "x.jsonl", "columns": {"prompt": "p"}}, "exactly one of messages, conversations and prompt"),
         ({"path": "x.jsonl", "columns": {"messages": None}}, "exactly one of messages, conversations and prompt"),
-        ({"path": "hf://a/b"}, "a hub dataset needs the commit"),
-        ({"path": "hf://a/b", "revision": "main"}, "a hub dataset needs the commit"),
+        ({"path": "hf://a/b"}, "a hub dataset needs a commit"),
+        ({"path": "hf://a/b", "revision": "main"}, "a hub dataset needs a commit"),
     ],
 )
 def test_a_contradictory_section_is_refused(section: dict[str, Any], complaint: str) -> None:

@@ -1,4 +1,4 @@
-"""From a source file to prompts, and what is refused."""
+"""The prompts stage: a source file to prompts, and the rows that are refused."""
 
 import json
 from pathlib import Path
@@ -53,7 +53,8 @@ def test_one_id_for_two_prompts_is_refused(tmp_path: Path) -> None:
 
 
 def tools(parameters: str, kind: str = "function") -> str:
-    return f'{{"messages": [{{"role": "user", "content": "x"}}], "tools": [{{"type": "{kind}", "function": {{"name": "f", "parameters": {parameters}}}}}]}}'
+    tool = f'{{"type": "{kind}", "function": {{"name": "f", "parameters": {parameters}}}}}'
+    return f'{{"messages": [{{"role": "user", "content": "x"}}], "tools": [{tool}]}}'
 
 
 def parts(text: str) -> str:
@@ -73,11 +74,11 @@ def parts(text: str) -> str:
         (parts('{"type": "text", "text": ""}'), r"some\.jsonl:2: message 0 \(user\) is empty"),
         (
             tools('{"type": "object", "not": ' + '{"not": ' * 250 + "{}" + "}" * 251),
-            r"some\.jsonl:2: tool 0 \(f\): 'parameters' is no JSON Schema: it is nested too deeply",
+            r"some\.jsonl:2: tool 0 \(f\): 'parameters' is not a JSON Schema: it is nested too deeply",
         ),
         (
             tools('{"type": "object", "not": ' + '{"not": ' * 200 + "{}" + "}" * 201),
-            r"some\.jsonl:2: tool 0 \(f\): 'parameters' is no JSON Schema: it is nested too deeply",
+            r"some\.jsonl:2: tool 0 \(f\): 'parameters' is not a JSON Schema: it is nested too deeply",
         ),
         (
             '{"id": "x", "messages": [{"role": "user", "content": "x", "deep": ' + "[" * 260 + "]" * 260 + "}]}",
@@ -101,7 +102,7 @@ def parts(text: str) -> str:
         (tools('{"type": "object", "minimum": -' + "9" * 30 + "}"), r"some\.jsonl:2: the number -999"),
         (
             tools('{"type": "object", "properties": 3}'),
-            r"some\.jsonl:2: tool 0 \(f\): 'parameters' is no JSON Schema: properties: 3 is not of type 'object'",
+            r"some\.jsonl:2: tool 0 \(f\): 'parameters' is not a JSON Schema: properties: 3 is not of type 'object'",
         ),
         (
             tools('{"type": "strin"}'),
@@ -109,7 +110,7 @@ def parts(text: str) -> str:
         ),
         (
             tools('{"properties": {"x": {"type": "strin"}}}'),
-            r"some\.jsonl:2: tool 0 \(f\): 'parameters' is no JSON Schema: properties\.x\.type",
+            r"some\.jsonl:2: tool 0 \(f\): 'parameters' is not a JSON Schema: properties\.x\.type",
         ),
         (tools('"none"'), r"some\.jsonl:2: tool 0 \(f\): 'parameters' must be a JSON Schema of an object"),
         (
@@ -118,7 +119,8 @@ def parts(text: str) -> str:
         ),
         (
             parts(
-                '{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}'
+                '{"type": "text", "text": "What is this?"}, '
+                '{"type": "image_url", "image_url": {"url": "https://x/y.png"}}'
             ),
             r"some\.jsonl:2: message 0 \(user\): only text",
         ),
@@ -169,7 +171,7 @@ def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     config = Config.model_validate({"prompts": {"path": str(tmp_path / "no.jsonl")}, "digest": None})
-    with pytest.raises(InputError, match=r"no\.jsonl: there is no such file"):
+    with pytest.raises(InputError, match=r"no\.jsonl: this file does not exist"):
         run(config, prompts=tmp_path / "p", summary=tmp_path / "s")
 
 

@@ -12,7 +12,7 @@ from pipeline.core.files.json_file import write_json
 from pipeline.core.files.tables import read_rows
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.calibrate.stage import Config as CalibrateConfig
 from pipeline.stages.calibrate.stage import run as calibrate
 from pipeline.stages.reconstruct.stage import Config, run

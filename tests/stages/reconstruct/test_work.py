@@ -18,7 +18,7 @@ from pipeline.core.process.exit_codes import guarded
 from pipeline.formats.prompt_responses import PromptResponse
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import SCHEMA
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.reconstruct import batches
 from pipeline.stages.reconstruct.sources import file_lines, file_to_job
 from pipeline.stages.reconstruct.stage import rebuild_file

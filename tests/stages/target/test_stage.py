@@ -1,4 +1,4 @@
-"""The stage as a whole: what it writes, that it is the same twice, and that a wrong map stops it before anything is written."""
+"""The target stage: its files, equal bytes in two runs, and a wrong map that stops it before it writes anything."""
 
 import json
 from pathlib import Path
@@ -11,14 +11,14 @@ from pipeline.core.files.digests import sha256_folder
 from pipeline.core.files.json_file import read_model
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.compose import target_section
 from pipeline.stages.target.config import TargetSection
 from pipeline.stages.target.stage import Config, run
-from pipeline.standin.corpus.corpus import KINDS, heldout
-from pipeline.standin.training.answer_markers import Marks
+from pipeline.standin.corpus.streams import KINDS, heldout
+from pipeline.standin.training.answer_markers import AnswerMarkers
 from pipeline.standin.training.examples import OTHER_SEGMENTATION, to_example, training_examples
-from pipeline.standin.training.form_check import fault, greedy
+from pipeline.standin.training.form_check import form_fault, greedy_answers
 from tests.stand_in import StandIn, make_stand_in
 
 pytestmark = pytest.mark.slow
@@ -113,13 +113,13 @@ def test_more_tokens_than_the_corpus_has_are_refused(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_corpus_own_answers_have_no_fault(kimi: TargetRecord, tokenizer: Tokenizer, kind: str) -> None:
-    marks, renderer = Marks.of(kimi), PromptRenderer(kimi, tokenizer)
+    marks, renderer = AnswerMarkers.of(kimi), PromptRenderer(kimi, tokenizer)
     for talk in heldout(kind):
-        assert fault(marks, tokenizer, to_example(kimi, tokenizer, renderer, talk).answer, len(talk.calls)) is None
+        assert form_fault(marks, tokenizer, to_example(kimi, tokenizer, renderer, talk).answer, len(talk.calls)) is None
 
 
 def test_every_fault_of_an_answer_is_seen(kimi: TargetRecord, tokenizer: Tokenizer) -> None:
-    marks = Marks.of(kimi)
+    marks = AnswerMarkers.of(kimi)
     text, good = (
         tokenizer.encode("x"),
         [
@@ -140,7 +140,7 @@ def test_every_fault_of_an_answer_is_seen(kimi: TargetRecord, tokenizer: Tokeniz
             marks.end,
         ]
 
-    assert fault(marks, tokenizer, section(good), 1) is None
+    assert form_fault(marks, tokenizer, section(good), 1) is None
     cases = [
         (text, 0, "no end token"),
         ([], 0, "no end token"),
@@ -157,11 +157,11 @@ def test_every_fault_of_an_answer_is_seen(kimi: TargetRecord, tokenizer: Tokeniz
         (
             section([*good[: good.index(marks.call_args) + 1], *tokenizer.encode("[1]"), marks.call_close]),
             1,
-            "no object",
+            "not an object",
         ),
     ]
     for ids, calls, why in cases:
-        assert why in (fault(marks, tokenizer, ids, calls) or "no fault"), why
+        assert why in (form_fault(marks, tokenizer, ids, calls) or "no fault"), why
 
 
 def test_greedy_answers_do_not_depend_on_which_prompts_share_the_batch(
@@ -173,5 +173,7 @@ def test_greedy_answers_do_not_depend_on_which_prompts_share_the_batch(
     model, live = compact(load_checkpoint(stand_in.model))
     renderer = PromptRenderer(kimi, tokenizer)
     prompts = [renderer.render(talk.messages, talk.tools) for kind in KINDS for talk in heldout(kind)[:12]]
-    together = greedy(model.to(torch.float64), live, prompts, 163_586)
-    assert together[::7] == [greedy(model.to(torch.float64), live, [prompt], 163_586)[0] for prompt in prompts[::7]]
+    together = greedy_answers(model.to(torch.float64), live, prompts, 163_586)
+    assert together[::7] == [
+        greedy_answers(model.to(torch.float64), live, [prompt], 163_586)[0] for prompt in prompts[::7]
+    ]

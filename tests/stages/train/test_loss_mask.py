@@ -13,7 +13,7 @@ from pipeline.core.sections import section_of
 from pipeline.formats.hidden_states import HiddenStates
 from pipeline.formats.loss_mask import RULES, LossMask, LossWeights, weights_of
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.weights import open_ends
+from pipeline.model.weights.ends import open_ends
 from pipeline.stages.train import stage
 from pipeline.stages.train.config import TrainSection
 from pipeline.stages.train.data import count_supervised, open_corpus

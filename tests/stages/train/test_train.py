@@ -20,15 +20,15 @@ from pipeline.drafter.estimate import estimate
 from pipeline.formats.hidden_states import HiddenStates
 from pipeline.formats.loss_mask import weights_of
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.weights import open_ends
+from pipeline.model.weights.ends import open_ends
 from pipeline.stages.train import stage
 from pipeline.stages.train.data import RowRef, check_shape, open_corpus, pack, packs_of_epoch
 from pipeline.stages.train.loop import Learner, learning_rate, load_packs, schedule
 from pipeline.stages.train.processes import Processes
 from pipeline.stages.train.resume import Progress
 from tests.conftest import ROOT
+from tests.polling import TIMEOUT_S
 from tests.tiny import Build, random_rows, save_target, train_settings
-from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -336,7 +336,7 @@ def test_two_processes_over_gloo_give_the_weights_of_one_whole_or_sharded_and_al
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=5 * PATIENCE,
+        timeout=5 * TIMEOUT_S,
     )
     assert run.returncode == 0, run.stderr[-2000:]
     assert run.stdout.count("continues after step 3") == 1

@@ -1,4 +1,4 @@
-"""The server over real HTTP: same request, same bytes; routing and errors as the router words them; started and stopped by its parent."""
+"""The server over real HTTP: equal bytes for equal requests, routing, errors, and its life beside its parent."""
 
 import concurrent.futures
 import http.client
@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import ProviderError
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.standin.server import serve
-from pipeline.standin.server.process import identity, running
-from pipeline.standin.server.providers import MODEL, PROVIDERS
+from pipeline.standin.server.embedded_providers import MODEL, PROVIDERS
+from pipeline.standin.server.server_process import identity, running
 from tests.conftest import ROOT
+from tests.polling import TIMEOUT_S, wait_until
 from tests.stand_in import StandIn
-from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
 TOOL = {
@@ -49,7 +49,7 @@ def send(url: str, body: Any, headers: dict[str, str] | None = None) -> tuple[in
         url + "/chat/completions", data, {"Content-Type": "application/json", **(headers or {})}
     )
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
             return response.status, response.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -77,7 +77,7 @@ def complete(url: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def get(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(url, timeout=PATIENCE) as response:
+    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
         return dict(json.loads(response.read())["data"])
 
 
@@ -298,17 +298,18 @@ def test_a_port_that_is_taken_is_named(stand_in: StandIn) -> None:
             "--port",
             str(port),
         ]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 2
     assert (
-        done.stderr
-        == f"error: the embedded server cannot listen on 127.0.0.1:{port}: another process has it; choose another --port, or 0 for any free one\n"
+        done.stderr == f"error: the embedded server cannot listen on 127.0.0.1:{port}: another process uses it; "
+        "choose another --port, "
+        "or 0 for any free one\n"
     )
 
 
 def listens(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url + "/key", timeout=PATIENCE):
+        with urllib.request.urlopen(url + "/key", timeout=TIMEOUT_S):
             return True
     except (OSError, http.client.HTTPException):  # gone before, or in the midst of its answer
         return False
@@ -323,7 +324,7 @@ def test_the_server_ends_with_its_block_also_after_an_error(stand_in: StandIn) -
 
 def test_the_server_ends_when_its_parent_is_killed(stand_in: StandIn) -> None:
     program = (
-        "import sys, time; from pathlib import Path; from pipeline.standin.server.process import running\n"
+        "import sys, time; from pathlib import Path; from pipeline.standin.server.server_process import running\n"
         "with running(Path(sys.argv[1]), Path(sys.argv[2])) as url:\n    print(url, flush=True)\n    time.sleep(300)\n"
     )
     with subprocess.Popen(
@@ -336,4 +337,4 @@ def test_the_server_ends_when_its_parent_is_killed(stand_in: StandIn) -> None:
         address = parent.stdout.readline().strip()
         assert listens(address)
         os.kill(parent.pid, signal.SIGKILL)
-    until(lambda: not listens(address))
+    wait_until(lambda: not listens(address))

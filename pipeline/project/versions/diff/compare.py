@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pipeline.core.errors import AerieError, ArtifactError
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.special_tokens import open_tokenizer
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.versions import staleness
 from pipeline.project.versions.diff import row_diff
 from pipeline.project.versions.diff.data import DataVersion

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 CONTEXT = 12
 """Shared tokens shown before the first difference."""
@@ -89,7 +89,9 @@ def sequence_diff(old: Sequence[int], new: Sequence[int], tokenizer: Tokenizer |
         before=_span(old[max(0, start - CONTEXT) : start], tokenizer),
         old=_span(left, tokenizer),
         new=_span(right, tokenizer),
-        same_text=tokenizer is not None and left != right and tokenizer.spelling(left) == tokenizer.spelling(right),
+        same_text=tokenizer is not None
+        and left != right
+        and tokenizer.special_tokens_and_bytes(left) == tokenizer.special_tokens_and_bytes(right),
     )
 
 

@@ -76,7 +76,7 @@ def text_runs(
 
 def changed(context: Context, run: TextRun) -> list[int]:
     """Return positions in the completion: the tokens that encoding the text again does not give at the same bytes."""
-    if context.tokenizer.gives(run.text, run.ids.tobytes()):
+    if context.tokenizer.encodes_to(run.text, run.ids.tobytes()):
         return []
     kept = set(_ends(context, context.tokenizer.encode(run.text)))
     return [run.start + index for index, piece in enumerate(_ends(context, run.ids.tolist())) if piece not in kept]

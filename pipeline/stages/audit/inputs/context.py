@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.audit.config import ExpectSection
 from pipeline.stages.audit.inputs.endpoints import NO_ENDPOINTS, Endpoints
 from pipeline.stages.audit.inputs.heldout import Heldout
@@ -94,7 +94,7 @@ def make_context(
     endpoints: Endpoints = NO_ENDPOINTS,
 ) -> Context:
     """Make the context of an audit; by default the dataset expects nothing, and any provider may answer."""
-    pieces = tokenizer.pieces()
+    pieces = tokenizer.all_token_bytes()
     lengths = np.array([*map(len, pieces), 0], dtype=np.int64)
     return Context(
         record,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from pipeline.core.errors import InputError
 from pipeline.core.files.jsonl import read_jsonl
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.audit.features.grams import Hashes, gram_hashes, sequence_hash
 
 

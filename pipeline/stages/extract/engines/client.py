@@ -15,7 +15,10 @@ import torch
 
 from pipeline.core.errors import EngineError
 from pipeline.core.http import Client, Lost, Timeouts
-from pipeline.model.weights import DTYPES, Target, find_source, open_ends, open_shape
+from pipeline.model.weights.devices import DTYPES
+from pipeline.model.weights.ends import open_ends
+from pipeline.model.weights.source import find_source
+from pipeline.model.weights.target import Target, open_shape
 from pipeline.stages.extract.backend import States
 from pipeline.stages.extract.config import EngineSection, ExtractSection
 from pipeline.stages.extract.engines.dialect import Again, Answer, Dialect, Served, Wanted, check_answer

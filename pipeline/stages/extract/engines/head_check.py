@@ -3,7 +3,7 @@
 import torch
 
 from pipeline.core.errors import EngineError
-from pipeline.model.weights import Ends
+from pipeline.model.weights.ends import Ends
 
 _MOST_BEHIND = 0.05
 """How far the engine's own token may lie behind our best, as a share of the largest logit: rounding of narrow types moves near ties."""

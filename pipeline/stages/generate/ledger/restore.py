@@ -16,7 +16,7 @@ import orjson
 
 from pipeline.core.files.jsonl import read_lines
 from pipeline.formats.schema.timings import Timing
-from pipeline.model.conversation import show
+from pipeline.model.conversation_checks import show
 from pipeline.stages.generate.ledger.connection import transaction
 from pipeline.stages.generate.ledger.queries import asked_keys, next_request_id, next_result_id, settled_keys
 from pipeline.stages.generate.ledger.records import BodyRecord, RequestRecord, ResultRecord

@@ -75,7 +75,7 @@ def running_server(section: ProviderSection, model: Path, record: Path) -> Itera
     elif section.base_url is not None:
         yield section
     else:
-        from pipeline.standin.server.process import running
+        from pipeline.standin.server.server_process import running
 
         with running(model, record) as base_url:
             yield section.model_copy(update={"base_url": base_url})
@@ -85,7 +85,7 @@ def identity(section: ProviderSection, model: Path) -> str | None:
     """Return a digest that tells a retrained stand-in from the one before; None for a server that the config names."""
     if section.kind != "embedded":
         return None
-    from pipeline.standin.server.process import identity as weights
+    from pipeline.standin.server.server_process import identity as weights
 
     return str(weights(model))
 

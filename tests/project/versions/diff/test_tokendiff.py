@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.versions.diff.tokendiff import example, sequence_diff
 
 ids = st.lists(st.integers(0, 3), max_size=12)

@@ -1,4 +1,4 @@
-"""The named providers that the embedded server plays: one model, several habits, as met behind a router."""
+"""The providers that the embedded server imitates: one model with the habits of real providers behind a router."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -27,41 +27,41 @@ _COMMON = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Provider:
-    """One provider: what it charges, what it admits to, and what it does to an answer."""
+class EmbeddedProvider:
+    """One provider: its prices, its stated properties, and its changes to an answer."""
 
     name: str
     """Display name, in the body's `provider`."""
     tag: str
-    """What routing calls it."""
+    """Its name in routing rules."""
     quantization: str
     prompt_price: str
     """Dollars per token, as a decimal string."""
     completion_price: str
     weight: int
-    """Its share of the requests that routing leaves open."""
+    """Its share of the requests for which routing admits several providers."""
     extra_parameters: frozenset[str] = frozenset()
     """Parameters that it supports beyond the usual ones."""
     trims: bool = False
-    """Cuts white space at the end of the reasoning and at both ends of the content."""
+    """It cuts white space at the end of the reasoning and at both ends of the content."""
     bills_end: bool = True
-    """Whether the end token is in `completion_tokens`."""
+    """It counts the end token in `completion_tokens`."""
     raw_tools: bool = False
-    """Leaves the markers of tool calls in the content."""
+    """It leaves tool calls, markers included, in the content."""
     coarse: bool = False
-    """Samples from logits rounded to whole numbers, as a bad quantization would."""
+    """It samples from logits rounded to whole numbers, as a bad quantization would."""
 
     @property
     def parameters(self) -> frozenset[str]:
-        """Request parameters that it supports; others are dropped without a word."""
+        """The request parameters that it supports; others are silently dropped."""
         return _COMMON | self.extra_parameters
 
     def admits(self, slug: str) -> bool:
-        """Whether a routing slug means this provider: its tag, or the part before the slash."""
+        """Return whether a routing slug names this provider: its tag, or the part before the slash."""
         return slug.lower() in (self.tag, self.tag.partition("/")[0])
 
     def endpoint(self) -> dict[str, Any]:
-        """Give its entry in the endpoint list."""
+        """Return its entry in the endpoint list."""
         return {
             "name": f"{self.name} | {MODEL}",
             "model_id": MODEL,
@@ -89,11 +89,13 @@ class Provider:
 
 
 PROVIDERS = (
-    Provider("Exact", "exact/bf16", "bf16", "0.0000006", "0.000003", 4, frozenset({"return_token_ids"})),
-    Provider("Bytewise", "bytewise/bf16", "bf16", "0.0000006", "0.000003", 4, frozenset({"logprobs", "top_logprobs"})),
-    Provider("Plain", "plain/int4", "int4", "0.0000005", "0.0000025", 5),
-    Provider("Trimmer", "trimmer/fp8", "fp8", "0.0000005", "0.0000024", 4, trims=True),
-    Provider("Thrifty", "thrifty/fp8", "fp8", "0.00000045", "0.00000225", 3, bills_end=False),
-    Provider("Rawhide", "rawhide/int4", "int4", "0.0000005", "0.0000025", 3, raw_tools=True),
-    Provider("Coarse", "coarse/fp4", "fp4", "0.0000002", "0.000001", 3, coarse=True),
+    EmbeddedProvider("Exact", "exact/bf16", "bf16", "0.0000006", "0.000003", 4, frozenset({"return_token_ids"})),
+    EmbeddedProvider(
+        "Bytewise", "bytewise/bf16", "bf16", "0.0000006", "0.000003", 4, frozenset({"logprobs", "top_logprobs"})
+    ),
+    EmbeddedProvider("Plain", "plain/int4", "int4", "0.0000005", "0.0000025", 5),
+    EmbeddedProvider("Trimmer", "trimmer/fp8", "fp8", "0.0000005", "0.0000024", 4, trims=True),
+    EmbeddedProvider("Thrifty", "thrifty/fp8", "fp8", "0.00000045", "0.00000225", 3, bills_end=False),
+    EmbeddedProvider("Rawhide", "rawhide/int4", "int4", "0.0000005", "0.0000025", 3, raw_tools=True),
+    EmbeddedProvider("Coarse", "coarse/fp4", "fp4", "0.0000002", "0.000001", 3, coarse=True),
 )

@@ -1,4 +1,4 @@
-"""The tools on offer, as strictly as a server that must call them: functions with a JSON Schema each. Pure."""
+"""Strict check of the tools on offer: each is a function, and its parameters are a JSON Schema. Pure."""
 
 from functools import lru_cache
 from typing import Any
@@ -6,20 +6,21 @@ from typing import Any
 import orjson
 
 from pipeline.core.errors import InputError
-from pipeline.model.conversation import show
+from pipeline.model.conversation_checks import show
 
 
 def check_schemas(tools: list[dict[str, Any]]) -> None:
     """Check that each tool is a function whose parameters are a JSON Schema of an object.
 
     Raises:
-        InputError: one is not; a server would refuse every request of the row, or buy what no budget foresees.
+        InputError: a tool is not: a server would refuse every request of the row, or add a cost that no budget covers.
 
     """
     for number, tool in enumerate(tools):
         if tool.get("type", "function") != "function":
             raise InputError(
-                f"tool {number} is of type {show(tool['type'])}; only functions can be offered: a server's own tools are paid for besides the tokens"
+                f"tool {number} is of type {show(tool['type'])}; only functions can be offered: a server's own tools "
+                "cost more than the tokens"
             )
         name, parameters = tool["function"]["name"], tool["function"].get("parameters")
         if parameters is None:
@@ -30,19 +31,20 @@ def check_schemas(tools: list[dict[str, Any]]) -> None:
             )
         if parameters.get("type", "object") != "object":
             raise InputError(
-                f"tool {number} ({name}): 'parameters' must be a JSON Schema of type object; found type {show(parameters['type'])}"
+                f"tool {number} ({name}): 'parameters' must be a JSON Schema of type object; "
+                f"found type {show(parameters['type'])}"
             )
         try:
-            fault = _fault(orjson.dumps(parameters, option=orjson.OPT_SORT_KEYS))
+            fault = _schema_fault(orjson.dumps(parameters, option=orjson.OPT_SORT_KEYS))
         except (TypeError, RecursionError) as error:
-            fault = f"it is nested too deeply, or holds what JSON cannot: {error}"
+            fault = f"it is nested too deeply, or holds a value that JSON cannot hold: {error}"
         if fault is not None:
-            raise InputError(f"tool {number} ({name}): 'parameters' is no JSON Schema: {fault}")
+            raise InputError(f"tool {number} ({name}): 'parameters' is not a JSON Schema: {fault}")
 
 
 @lru_cache(maxsize=4096)
-def _fault(schema: bytes) -> str | None:
-    """What is wrong with a schema; rows of a dataset mostly share theirs."""
+def _schema_fault(schema: bytes) -> str | None:
+    """Return the first fault of a schema, or None; cached, since the rows of a dataset mostly share their schemas."""
     from jsonschema import Draft202012Validator, SchemaError  # slow to import, and most datasets have no tools
 
     try:

@@ -1,6 +1,6 @@
-"""What the corpus is made of: a prompt, and the answer that the stand-in learns to give."""
+"""A dialogue of the corpus: a prompt, and the answer that the stand-in learns to give."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -27,39 +27,39 @@ SYSTEM = ("Be brief.", "You are a helpful assistant.", "Think first, then answer
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class DialogueCall:
     """One tool call as the model writes it."""
 
     name: str
     index: int
-    """Counts through the whole conversation, earlier turns included."""
+    """Number of the call in the whole dialogue, earlier turns included."""
     arguments: str
     """JSON, byte for byte."""
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
-    """One conversation up to and including the model's answer."""
+class Dialogue:
+    """One dialogue up to and including the model's answer."""
 
     messages: list[dict[str, Any]]
     reasoning: str
     content: str
-    calls: tuple[Call, ...] = ()
-    tools: list[dict[str, Any]] | None = field(default=None)
+    calls: tuple[DialogueCall, ...] = ()
+    tools: list[dict[str, Any]] | None = None
 
 
 def maybe_system(rng: Random, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Put a system message in front of one conversation in six."""
+    """Put a system message in front of one dialogue in six."""
     return [{"role": "system", "content": rng.choice(SYSTEM)}, *messages] if rng.random() < 1 / 6 else messages
 
 
 def user(text: str) -> dict[str, Any]:
-    """One message of the user."""
+    """Return a message of the user."""
     return {"role": "user", "content": text}
 
 
 def seam(rng: Random, reasoning: str, content: str) -> tuple[str, str]:
-    """White space around the close of the reasoning, as models write it: mostly none, at times a line or a blank line."""
+    """Add white space around the close of the reasoning as models do: mostly none, at times a line or a blank line."""
     before = "\n" if rng.random() < 0.15 else ""
     after = "\n\n" if content and rng.random() < 0.15 else ""
     return reasoning + before, after + content

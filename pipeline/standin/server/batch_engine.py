@@ -1,4 +1,4 @@
-"""Continuous batching: one thread steps all running requests together, and starts a waiting one when a row is free."""
+"""Continuous batching: one thread steps all running requests together, and starts a waiting one once a row is free."""
 
 import math
 import queue
@@ -12,40 +12,42 @@ import torch
 from torch import Tensor
 
 from pipeline.standin.model.decoder import LlamaDecoder
-from pipeline.standin.model.live_vocabulary import Live
+from pipeline.standin.model.live_vocabulary import LiveVocabulary
 from pipeline.standin.model.llama import Llama
-from pipeline.standin.server.sampling import Rule, distribution, draw
+from pipeline.standin.server.sampling import SamplingParameters, distribution, draw
 
 _ROWS = 64
 _LENGTH = 384
-"""Tokens a row, prompt included, unless a request needs more."""
+"""Tokens of a row, prompt included, unless a request needs more."""
 _ROUND = 128
+"""The length that a request needs is rounded up to a multiple of this."""
 _THREADS = 1
-"""The client has the other core; two threads on busy cores wait for each other more than they compute."""
+"""The client uses the other core; two threads on busy cores wait for each other more than they compute."""
 DECIMALS = 4
-"""Reported probabilities are rounded to this, so that the batch, which moves a logit by 1e-14, cannot show in them."""
+"""Reported probabilities have this many decimals, so that the batch, which moves a logit by 1e-14, does not show."""
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """What to write."""
+class DecodingJob:
+    """One sequence to sample: its prompt, its limits, and the noise."""
 
     prompt: list[int]
     longest: int
     """Most ids to write."""
     end: int
-    rule: Rule
+    """The end token."""
+    sampling: SamplingParameters
     seed: bytes
-    """Decides the noise; nothing else does."""
+    """The only source of the noise."""
     stopped: Callable[[list[int]], bool]
-    """Whether the ids so far hold a stop text."""
+    """Returns whether the ids so far hold a stop text."""
     alternatives: int | None = None
-    """How many likely ids to report at each position beside the one drawn; None reports no probabilities."""
+    """Number of likely ids to report at each position beside the one drawn; None reports no probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What came of it."""
+class SampledSequence:
+    """The sequence that a job sampled."""
 
     ids: list[int]
     """Everything drawn, end token included."""
@@ -54,13 +56,13 @@ class Written:
     logprobs: list[float]
     """Natural logarithm of each id's probability, before temperature; empty unless asked for."""
     likely: list[list[tuple[int, float]]]
-    """Most likely ids at each position; empty unless asked for."""
+    """Most likely ids at each position, each with its logarithm; empty unless asked for."""
 
 
 @dataclass(slots=True)
-class _Running:
-    job: Job
-    future: "Future[Written]"
+class _RunningSequence:
+    job: DecodingJob
+    future: "Future[SampledSequence]"
     noise: Random
     logits: Tensor
     ids: list[int] = field(default_factory=list)
@@ -68,28 +70,28 @@ class _Running:
     likely: list[list[tuple[int, float]]] = field(default_factory=list)
 
 
-class Engine:
-    """Writes answers. The same job gives the same ids, whatever else is running."""
+class BatchEngine:
+    """Samples sequences. The same job gives the same ids, whatever else is running."""
 
-    def __init__(self, model: Llama, live: Live) -> None:
+    def __init__(self, model: Llama, live: LiveVocabulary) -> None:
         self._model, self._live = model, live
-        self._waiting: queue.SimpleQueue[tuple[Job, Future[Written]] | None] = queue.SimpleQueue()
-        self._next: tuple[Job, Future[Written]] | None = None
+        self._waiting: queue.SimpleQueue[tuple[DecodingJob, Future[SampledSequence]] | None] = queue.SimpleQueue()
+        self._next: tuple[DecodingJob, Future[SampledSequence]] | None = None
         self._decoder = LlamaDecoder(model, live, _ROWS, _LENGTH)
-        self._running: list[_Running] = []
+        self._running: list[_RunningSequence] = []
         """In the order of the decoder's rows."""
         self._closed = False
         self._thread = threading.Thread(target=self._loop, name="engine", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> "Future[Written]":
-        """Queue a job; its future is done when the answer is."""
-        future: Future[Written] = Future()
+    def submit(self, job: DecodingJob) -> "Future[SampledSequence]":
+        """Queue a job; its future holds the sampled sequence, or the error that stopped the engine."""
+        future: Future[SampledSequence] = Future()
         self._waiting.put((job, future))
         return future
 
     def close(self) -> None:
-        """Stop after the current step; what is still running gets no answer."""
+        """Stop after the current step; the futures of running and waiting jobs never complete."""
         self._closed = True
         self._waiting.put(None)
         self._thread.join()
@@ -101,11 +103,11 @@ class Engine:
                 self._admit()
                 if self._running:
                     self._step()
-        except Exception as error:  # noqa: BLE001 - a thread's boundary: whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001 - the thread's boundary: the waiting callers must get the error
             self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        """Hand an error to everyone who waits, now and from now on."""
+        """Set an error on every running and waiting job, and on every job submitted later."""
         self._closed = True
         for running in self._running:
             running.future.set_exception(error)
@@ -115,7 +117,7 @@ class Engine:
             pending = self._waiting.get()
 
     def _admit(self) -> None:
-        """Start waiting jobs while rows are free; wait for one when nothing runs."""
+        """Start waiting jobs while rows are free; wait for one if nothing runs."""
         while not self._closed:
             if self._next is None:
                 try:
@@ -127,11 +129,12 @@ class Engine:
             job, future = self._next
             if not self._fits(job):
                 return
-            self._running.append(_Running(job, future, Random(job.seed), self._decoder.start(job.prompt)))  # noqa: S311 - sampling, no secret
+            noise = Random(job.seed)  # noqa: S311 - sampling, not a secret
+            self._running.append(_RunningSequence(job, future, noise, self._decoder.start(job.prompt)))
             self._next = None
 
-    def _fits(self, job: Job) -> bool:
-        """Whether a row is free for the job; when nothing runs, the cache takes the size that the job needs."""
+    def _fits(self, job: DecodingJob) -> bool:
+        """Return whether a row is free for the job; if nothing runs, the cache first takes the size that it needs."""
         need = -(-(len(job.prompt) + job.longest) // _ROUND) * _ROUND
         length = max(_LENGTH, need)
         if not self._running and self._decoder.length != length:
@@ -139,32 +142,32 @@ class Engine:
         return need <= self._decoder.length and len(self._running) < self._decoder.rows
 
     def _step(self) -> None:
-        """Draw one id for each running job, finish those that are done, and append the rest."""
+        """Draw one id for each running job, finish the jobs that are done, and step the decoder with the others."""
         logits = torch.stack([running.logits for running in self._running])
-        probabilities = distribution(logits, [running.job.rule for running in self._running], self._live)
+        probabilities = distribution(logits, [running.job.sampling for running in self._running], self._live)
         noise = [(running.noise.random(), running.noise.random()) for running in self._running]
         for running, token in zip(self._running, draw(probabilities, noise, self._live), strict=True):
             running.ids.append(token)
             if running.job.alternatives is not None:
-                self._report(running, token)
+                self._report(running, token, running.job.alternatives)
         for row in reversed(range(len(self._running))):
             running = self._running[row]
             if finish := _finished(running):
                 self._decoder.drop(row)
                 self._running[row] = self._running[-1]
                 self._running.pop()
-                running.future.set_result(Written(running.ids, finish, running.logprobs, running.likely))
+                running.future.set_result(SampledSequence(running.ids, finish, running.logprobs, running.likely))
         if self._running:
             after = self._decoder.step([running.ids[-1] for running in self._running])
             for running, of_row in zip(self._running, after, strict=True):
                 running.logits = of_row
 
-    def _report(self, running: _Running, token: int) -> None:
-        """Note how likely the id drawn was, and which ids were most likely."""
-        chances = self._live.counted(running.logits).log_softmax(dim=-1)
-        chances[-1] -= math.log(len(self._live.unused))  # of the shared entry, one id's part
+    def _report(self, running: _RunningSequence, token: int, alternatives: int) -> None:
+        """Record the probability of the drawn id, and the most likely ids."""
+        chances = self._live.add_shared_mass(running.logits).log_softmax(dim=-1)
+        chances[-1] -= math.log(len(self._live.unused))  # one id's part of the shared entry
         running.logprobs.append(round(float(chances[self._live.place[token]]), DECIMALS))
-        top = chances.topk(running.job.alternatives or 0)
+        top = chances.topk(alternatives)
         pairs = zip(top.indices.tolist(), top.values.tolist(), strict=True)
         running.likely.append(
             [
@@ -175,8 +178,8 @@ class Engine:
         )
 
 
-def _finished(running: _Running) -> str | None:
-    """Why a job is done, or None."""
+def _finished(running: _RunningSequence) -> str | None:
+    """Return why a job is done: `end`, `stop` or `length`; None if it is not."""
     if running.ids[-1] == running.job.end:
         return "end"
     if running.job.stopped(running.ids):

@@ -1,4 +1,4 @@
-"""Rows of a dataset's source, with the place of each for messages: JSONL (plain, gzip, zstd), Parquet, or a hub dataset."""
+"""Rows of a dataset's source and their places: JSONL (plain, gzip, zstd), Parquet, or a hub dataset."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,19 +12,19 @@ from pipeline.stages.prompts.config import PromptsSection
 from pipeline.stages.prompts.exact_json import exact_json
 
 Located = tuple[str, Any]
-"""Where a row is (`file:line`), and the row."""
+"""The place of a row (`file:line`), and the row."""
 
 _BOM = b"\xef\xbb\xbf"
-"""What some editors put before a text in UTF-8."""
+"""The byte order mark that some editors put before a text in UTF-8."""
 
 _JSONL = (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson")
 
 
 def open_source(section: PromptsSection) -> Iterator[Located]:
-    """Stream the rows of the source.
+    """Yield the rows of the source.
 
     Raises:
-        InputError: the format is unknown, or the file missing, damaged or malformed.
+        InputError: the format is unknown, or the file is missing, damaged or malformed.
 
     """
     if section.path.startswith("hf://"):
@@ -35,7 +35,8 @@ def open_source(section: PromptsSection) -> Iterator[Located]:
         chosen = "parquet" if path.name.endswith(".parquet") else "jsonl" if path.name.endswith(_JSONL) else "auto"
     if chosen == "auto":
         raise InputError(
-            f"{path}: the name does not tell the format; known are {', '.join(_JSONL)} and .parquet; or set prompts.format"
+            f"{path}: the name does not tell the format; use one of {', '.join(_JSONL)} and .parquet, or set "
+            "prompts.format"
         )
     return _parquet(path) if chosen == "parquet" else _lines(path)
 
@@ -68,7 +69,10 @@ def _parquet(path: Path) -> Iterator[Located]:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Leave out what a table only fills in: there, every message and tool has every field that any of them has. A message's `content` may be null."""
+    """Leave out the nulls that a table fills in, except a message's `content`, which may be null.
+
+    In a table every message and tool has every field that any of them has.
+    """
     if isinstance(value, dict):
         return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None or name == "content"}
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
@@ -79,10 +83,11 @@ def _hub(section: PromptsSection) -> Iterator[Located]:
         import datasets  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         raise InputError(
-            f"{section.path}: reading a hub dataset needs the package `datasets`: run `pip install 'aerie[hub]'`, or save the prompts as JSONL"
+            f"{section.path}: reading a hub dataset needs the package `datasets`: run `pip install 'aerie[hub]'`, or "
+            "save the prompts as JSONL"
         ) from None
     name = section.path.removeprefix("hf://")
-    try:  # a stream, so rows are fetched, and can fail, one after the other
+    try:  # it is a stream: each row is fetched, and can fail, on its own
         rows = datasets.load_dataset(
             name, section.subset, split=section.split, revision=section.revision, streaming=True
         )

@@ -1,4 +1,4 @@
-"""What a conversation and its tools must look like before they are asked or rendered: `renderers` takes anything, in silence."""
+"""Checks of a conversation and its tools before they are sent or rendered: `renderers` accepts anything silently."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ KNOWN_ROLES = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
 def show(value: Any) -> str:
-    """Give a value for a message: short, and on one line."""
+    """Return a value as one line of at most 80 characters, for error messages."""
     text = json.dumps(value, ensure_ascii=True, default=str)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -18,7 +18,7 @@ def check_messages(messages: Any) -> None:
     """Check a list of chat messages.
 
     Raises:
-        InputError: it is none; the message names the number of the message, what was found and what is needed.
+        InputError: it is malformed; the error names the chat message's number, its value and the required form.
 
     """
     if not isinstance(messages, list) or not messages:
@@ -35,25 +35,28 @@ def check_messages(messages: Any) -> None:
             raise InputError(f"message {number} ({message['role']}) has no content")
         if content is not None and not isinstance(content, str | list):
             raise InputError(
-                f"message {number} ({message['role']}): content must be a text or a list of parts; found {show(content)}"
+                f"message {number} ({message['role']}): content must be a text or a list of parts; "
+                f"found {show(content)}"
             )
-        if isinstance(content, list) and (odd := [part for part in content if not _is_text(part, message["role"])]):
+        parts = content if isinstance(content, list) else []
+        if others := [part for part in parts if not _is_text(part, message["role"])]:
             raise InputError(
-                f"message {number} ({message['role']}): only text can be rendered, as parts {{'type': 'text', 'text'}}; found {show(odd[0])}"
+                f"message {number} ({message['role']}): only text can be rendered, as parts "
+                f"{{'type': 'text', 'text'}}; found {show(others[0])}"
             )
 
 
 def _is_text(part: Any, role: str) -> bool:
-    """Whether a part is text, or an earlier thought of the assistant: whatever else stands there would be left out of the prompt, in silence."""
+    """Return whether a part is text or an earlier thought of the assistant; all else would silently be left out."""
     kind = part.get("type") if isinstance(part, dict) else None
     return (kind == "text" or (kind == "thinking" and role == "assistant")) and isinstance(part.get(kind), str)
 
 
 def check_tools(tools: Any) -> None:
-    """Check the tools on offer; null and an empty list offer none.
+    """Check the tools on offer; null and an empty list are allowed.
 
     Raises:
-        InputError: they are not in OpenAI's form; the message names the tool's number.
+        InputError: a tool is not in OpenAI's form; the message names its number.
 
     """
     if tools is None:
@@ -64,5 +67,6 @@ def check_tools(tools: Any) -> None:
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise InputError(
-                f"tool {number} must be {{'type': 'function', 'function': {{'name', 'parameters'}}}}; found {show(tool)}"
+                f"tool {number} must be {{'type': 'function', 'function': {{'name', 'parameters'}}}}; "
+                f"found {show(tool)}"
             )

@@ -1,4 +1,4 @@
-"""A chat-completion request, read and checked; anything malformed is a 400 with a message that says what."""
+"""A chat-completion request, parsed and checked; a malformed one is a 400 whose message names the mistake."""
 
 import hashlib
 from typing import Any, Literal
@@ -6,11 +6,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from pipeline.core.files.json_file import to_json
-from pipeline.standin.server.providers import MAX_COMPLETION, MODEL
+from pipeline.standin.server.embedded_providers import MAX_COMPLETION, MODEL
 
 
 class RequestError(Exception):
-    """The request is refused; ``body`` is what the client reads."""
+    """The request is refused; ``body`` is the response's body."""
 
     def __init__(self, status: int, message: str, error_type: str, availability: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class _Price(BaseModel):
 
 
 class Routing(BaseModel):
-    """Which providers may answer."""
+    """Rules for the providers that may answer."""
 
     model_config = ConfigDict(extra="forbid")
     order: list[str] | None = None
@@ -45,7 +45,7 @@ class Routing(BaseModel):
 
 
 class ChatRequest(BaseModel):
-    """The fields that this server acts on; the rest of the body only counts towards its hash."""
+    """The fields that this server acts on; the rest of the body only changes its digest."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     model: str
@@ -85,19 +85,19 @@ class ChatRequest(BaseModel):
         return self
 
     def longest(self) -> int:
-        """Give the most tokens that the answer may take."""
+        """Return the most tokens that the answer may have."""
         return self.max_completion_tokens or self.max_tokens or MAX_COMPLETION
 
     def stops(self) -> list[str]:
-        """Texts that end the answer."""
+        """Return the texts that end the answer."""
         return [self.stop] if isinstance(self.stop, str) else self.stop or []
 
     def hides_reasoning(self) -> bool:
-        """Whether the client wants no reasoning in the body."""
+        """Return whether the client asks for a body without reasoning."""
         return self.include_reasoning is False or bool((self.reasoning or {}).get("exclude"))
 
     def parameters(self) -> set[str]:
-        """Names of the parameters that a provider must support, where the client insists on it."""
+        """Return the names of the parameters that `require_parameters` demands of a provider."""
         given = {name for name, value in self.model_dump(exclude_unset=True).items() if value is not None}
         return given - {
             "model",
@@ -114,7 +114,7 @@ class ChatRequest(BaseModel):
 
 
 def read_request(body: Any) -> ChatRequest:
-    """Check a request's body.
+    """Parse and check a request's body.
 
     Raises:
         RequestError: 400; the message names the first mistake.
@@ -138,5 +138,5 @@ def read_request(body: Any) -> ChatRequest:
 
 
 def request_digest(body: Any) -> bytes:
-    """32 bytes that decide everything random about an answer: the same for the same body, in whatever order its keys stand."""
+    """Return the 32 bytes that decide everything random about an answer; the order of the body's keys is ignored."""
     return hashlib.sha256(to_json(body)).digest()

@@ -1,4 +1,4 @@
-"""Start the embedded server beside a stage, and stop it whatever happens."""
+"""The embedded server as a child process of a stage."""
 
 import hashlib
 import json
@@ -26,12 +26,12 @@ _TAIL_BYTES = 2000
 
 @contextmanager
 def running(model: Path, record: Path) -> Iterator[str]:
-    """Run the server on a free port; give its base URL, and stop it when the block ends.
+    """Run the server on a free port; yield its base URL, and stop it when the block ends.
 
-    It also ends when the thread that entered the block ends, however that happens: enter it on the main thread.
+    The server also ends when the thread that entered the block ends, for any reason: enter it on the main thread.
 
     Raises:
-        ProviderError: it did not start; the message has the end of what it said.
+        ProviderError: the server did not start; the message has the end of its output.
         DiskError: no folder for temporary files has room.
 
     """
@@ -46,26 +46,26 @@ def running(model: Path, record: Path) -> Iterator[str]:
         "--parent",
         str(os.getpid()),
     ]
-    with scratch_folder() as folder, tempfile.TemporaryFile(dir=folder) as said:
+    with scratch_folder() as folder, tempfile.TemporaryFile(dir=folder) as log:
         child = subprocess.Popen(
-            command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, start_new_session=True
+            command, cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
         )
         try:
-            yield _address(child, said)
+            yield _address(child, log)
         finally:
             _stop(child)
 
 
-def _address(child: "subprocess.Popen[bytes]", said: IO[bytes]) -> str:
-    """Wait for the line that says where it listens."""
+def _address(child: "subprocess.Popen[bytes]", log: IO[bytes]) -> str:
+    """Wait for the line with the server's URL, and return the URL."""
     assert child.stdout is not None
     ready, _, _ = select.select([child.stdout], [], [], _START_SECONDS)
     line = child.stdout.readline() if ready else b""
     if not line:
         code = child.wait() if ready else None
-        said.seek(0)
-        tail = said.read()[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
-        why = f"ended with code {code}" if ready else f"said nothing for {_START_SECONDS} s"
+        log.seek(0)
+        tail = log.read()[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
+        why = f"ended with code {code}" if ready else f"printed nothing for {_START_SECONDS} s"
         raise ProviderError(f"the embedded server did not start: it {why}:\n{tail or '(no output)'}")
     return str(json.loads(line)["url"])
 
@@ -82,9 +82,9 @@ def _stop(child: "subprocess.Popen[bytes]") -> None:
 
 
 def identity(model: Path) -> str:
-    """Digest of what decides an answer beside the request: the weights, and the source of the server.
+    """Return the digest of everything that decides an answer beside the request: the weights and the server's source.
 
-    Belongs in a ledger's key, so that an answer of other weights or of another server is never taken for this one's.
+    It belongs in a ledger's key, so that the answer of other weights or of another server is never reused.
     """
     digest = hashlib.sha256(sha256_folder(model).encode())
     sources = [

@@ -1,6 +1,6 @@
-"""From sampled ids to a chat message, as a serving engine with a reasoning and a tool parser makes it.
+"""The chat message of sampled ids, made as a serving engine with a reasoning and a tool parser makes it.
 
-What cannot be said in text is lost, as it is there: special tokens are skipped, and bytes that are no UTF-8 become U+FFFD.
+Text loses the same things as there: special tokens are skipped, and bytes that are not UTF-8 become U+FFFD.
 """
 
 from collections.abc import Sequence
@@ -8,34 +8,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
-from pipeline.standin.server.providers import Provider
+from pipeline.model.tokenizer.tokenizer import Tokenizer
+from pipeline.standin.server.embedded_providers import EmbeddedProvider
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """The ids of an answer, taken apart; markers are left out."""
+class AnswerParts:
+    """The ids of an answer, taken apart; markers are left out except in ``raw``."""
 
     reasoning: list[int]
     content: list[int]
     calls: list[tuple[list[int], list[int]]]
     """Header and arguments of each complete tool call."""
     raw: list[int]
-    """The content with everything after it, markers included."""
+    """The content and everything after it, markers included."""
 
 
-def take_apart(record: TargetRecord, ids: Sequence[int], *, with_tools: bool) -> Parts:
-    """Split ids at the markers: the first think-close, or a tool section, ends the reasoning; the section ends the content."""
+def take_apart(record: TargetRecord, ids: Sequence[int], *, with_tools: bool) -> AnswerParts:
+    """Split ids at the markers: the first think-close or a tool section ends the reasoning, a section the content."""
     body = list(ids[:-1] if ids and ids[-1] == record.role_id("end") else ids)
     opened, closed = record.role_id("tools_open"), record.role_id("think_close")
     cut = next((at for at, token in enumerate(body) if token == closed or (with_tools and token == opened)), len(body))
     rest = body[cut + 1 :] if cut < len(body) and body[cut] == closed else body[cut:]
     section = rest.index(opened) if with_tools and opened in rest else len(rest)
-    return Parts(body[:cut], rest[:section], _calls(record, rest[section:]), rest)
+    return AnswerParts(body[:cut], rest[:section], _calls(record, rest[section:]), rest)
 
 
 def _calls(record: TargetRecord, section: list[int]) -> list[tuple[list[int], list[int]]]:
-    """Give the complete calls of a tool section; a call cut short or without arguments is dropped."""
+    """Return the complete calls of a tool section; a call cut short or without arguments is dropped."""
     calls = []
     opened, middle, closed = (record.role_id(role) for role in ("call_open", "call_args", "call_close"))
     at = 0
@@ -51,19 +51,19 @@ def _calls(record: TargetRecord, section: list[int]) -> list[tuple[list[int], li
 
 
 def text_of(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Text of ids, special tokens skipped."""
+    """Return the text of ids; special tokens are skipped."""
     return tokenizer.decode_bytes(ids).decode("utf-8", "replace")
 
 
 def text_with_markers(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
-    """Text of ids, special tokens by their names."""
+    """Return the text of ids; special tokens appear as their names."""
     return b"".join(map(tokenizer.spelled, ids)).decode("utf-8", "replace")
 
 
 def make_message(
-    tokenizer: Tokenizer, provider: Provider, parts: Parts, stop: str | None, *, with_tools: bool
+    tokenizer: Tokenizer, provider: EmbeddedProvider, parts: AnswerParts, stop: str | None, *, with_tools: bool
 ) -> dict[str, Any]:
-    """Give the assistant's message with the provider's habits; a stop text and what follows it are cut."""
+    """Return the assistant's message with the provider's habits; it ends before the stop text."""
     reasoning, content = text_of(tokenizer, parts.reasoning), text_of(tokenizer, parts.content)
     calls = [
         _structured(tokenizer, number, header, arguments) for number, (header, arguments) in enumerate(parts.calls)
@@ -100,7 +100,7 @@ def make_message(
 
 
 def _structured(tokenizer: Tokenizer, number: int, header: list[int], arguments: list[int]) -> dict[str, Any]:
-    """Give a call as the API does: the id as the model wrote it, the arguments byte for byte."""
+    """Return a call in the API's form: the id as the model wrote it, the arguments byte for byte."""
     ident = text_of(tokenizer, header)
     name = ident.strip().rpartition(":")[0].partition(".")[2] or ident.strip()
     return {
@@ -114,7 +114,7 @@ def _structured(tokenizer: Tokenizer, number: int, header: list[int], arguments:
 def logprob_entries(
     tokenizer: Tokenizer, ids: Sequence[int], chances: Sequence[float], likely: Sequence[Sequence[tuple[int, float]]]
 ) -> list[dict[str, Any]]:
-    """One entry a sampled id: its text, its true bytes, its probability, and the likely others."""
+    """Return one entry for each sampled id: its text, its true bytes, its log probability, and likely others."""
     return [
         {**_entry(tokenizer, token, chance), "top_logprobs": [_entry(tokenizer, *other) for other in others]}
         for token, chance, others in zip(ids, chances, likely, strict=True)

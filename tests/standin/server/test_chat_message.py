@@ -1,13 +1,13 @@
-"""From ids to a message, by each provider's habit."""
+"""The chat message of sampled ids, with each provider's habit."""
 
 from typing import Any
 
 import pytest
 
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.model.tokenizer.loading import Tokenizer
-from pipeline.standin.server.message import logprob_entries, make_message, take_apart
-from pipeline.standin.server.providers import PROVIDERS, Provider
+from pipeline.model.tokenizer.tokenizer import Tokenizer
+from pipeline.standin.server.chat_message import logprob_entries, make_message, take_apart
+from pipeline.standin.server.embedded_providers import PROVIDERS, EmbeddedProvider
 
 BY_NAME = {provider.name: provider for provider in PROVIDERS}
 THINK, END, OPEN, CLOSE, CALL, ARGUMENTS, DONE = 163_607, 163_586, 163_595, 163_596, 163_597, 163_598, 163_599
@@ -77,7 +77,8 @@ def test_tool_calls_are_structured_with_arguments_byte_for_byte(kimi: TargetReco
 def test_a_raw_provider_leaves_the_markers_in_the_content(kimi: TargetRecord, tokenizer: Tokenizer) -> None:
     found = message(kimi, tokenizer, "Look.", THINK, OPEN, *call("get_time:0", "{}"), CLOSE, END, by="Rawhide")
     assert found["content"] == (
-        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_time:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.get_time:0<|tool_call_argument_begin|>{}"
+        "<|tool_call_end|><|tool_calls_section_end|>"
     )
     assert "tool_calls" not in found
 
@@ -154,4 +155,4 @@ def test_the_table_has_one_provider_for_each_habit_and_one_of_four_bits() -> Non
         "logprobs",
         "top_logprobs",
     }
-    assert isinstance(PROVIDERS[0], Provider)
+    assert isinstance(PROVIDERS[0], EmbeddedProvider)
