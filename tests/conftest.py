@@ -1,5 +1,6 @@
 """Shared by all tests: the real Kimi-K2.5 vocabulary, the shared cases where they are there, and no network but loopback."""
 
+import contextlib
 import fcntl
 import gc
 import json
@@ -18,6 +19,7 @@ from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.loading import Tokenizer
 from pipeline.project.targets import open_target
 from tests.instant_stages import InstantBuild, built
+from tests.workspace import DEFAULTS as DEFAULTS
 from tests.workspace import ROOT as ROOT
 
 if TYPE_CHECKING:
@@ -61,6 +63,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the files that take longest, then those that hold slow tests, so that no core waits for one in the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path.name not in LONGEST, item.path not in slow))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shipped_defaults() -> Iterator[None]:
+    """Run every test in the copy of the shipped defaults, so that a user's edits of conf/ and params.yaml reach no test."""
+    with contextlib.chdir(DEFAULTS):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,11 +17,11 @@ from pipeline.graph import BY_NAME
 from pipeline.project.compose import Params, build_config, read_params, target_section
 from pipeline.project.hydra_yaml import as_hydra
 from pipeline.project.settings import BuildConfig, ambiguous_scalars
-from tests.conftest import ROOT
+from tests.conftest import DEFAULTS, ROOT
 
 GROUPS = {
     folder.name: sorted(file.stem for file in folder.glob("*.yaml"))
-    for folder in (ROOT / "conf").iterdir()
+    for folder in (DEFAULTS / "conf").iterdir()
     if folder.is_dir()
 }
 DATASETS = GROUPS["dataset"]
@@ -31,8 +31,8 @@ DATASETS = GROUPS["dataset"]
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of what compose reads, as the working folder."""
     for name in ("conf", "data"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    shutil.copy(ROOT / "params.yaml", tmp_path)
+        shutil.copytree(DEFAULTS / name, tmp_path / name)
+    shutil.copy(DEFAULTS / "params.yaml", tmp_path)
     for name in ("pipeline", "requirements.lock"):  # read only, and many files
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
@@ -70,9 +70,19 @@ def test_every_shipped_target_stands_alone(project: Path, name: str) -> None:
     assert target_section(name).name == name
 
 
-def test_the_files_in_git_are_the_composition_of_conf(project: Path) -> None:
+def is_shipped() -> bool:
+    """Return whether nobody edited conf/, data/ or params.yaml of this clone."""
+    for shipped in (path for path in DEFAULTS.rglob("*") if path.is_file()):
+        own = ROOT / shipped.relative_to(DEFAULTS)
+        if not own.is_file() or own.read_bytes() != shipped.read_bytes():
+            return False
+    return True
+
+
+def test_the_composed_files_in_git_are_current(project: Path) -> None:
+    """In a clone with an edited conf/ this is a question for `verify`: the edit may not be composed yet."""
     compose_command.main([])
-    for name in ("config.json", "config.yaml", "code.json"):
+    for name in ("config.json", "config.yaml", "code.json") if is_shipped() else ("code.json",):
         assert (project / "build" / name).read_bytes() == (ROOT / "build" / name).read_bytes(), (
             f"build/{name} is stale: run `make compose` and commit it"
         )
@@ -280,7 +290,7 @@ def test_both_readers_are_as_the_libraries_themselves() -> None:
         "|\n  x",
     ]
     odd = "".join(f"k{n}: {scalar}\n" for n, scalar in enumerate(scalars))
-    for text in [*(path.read_text() for path in (ROOT / "conf").rglob("*.yaml")), odd, "", "- a\n", "text\n"]:
+    for text in [*(path.read_text() for path in (DEFAULTS / "conf").rglob("*.yaml")), odd, "", "- a\n", "text\n"]:
         assert as_dvc(text) == YAML(typ="safe").load(text)
         assert (as_hydra(text) or {}) == OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
 

@@ -1,15 +1,14 @@
 """Checks, config fields and shipped thresholds stay together."""
 
-from pathlib import Path
-
 import pytest
 
 from pipeline.commands.audit import load_section
 from pipeline.stages.audit.checks.catalog import CHECKS
 from pipeline.stages.audit.checks.registry import check
 from pipeline.stages.audit.config import AuditSection, laid_over
+from tests.conftest import DEFAULTS
 
-SHIPPED = sorted(path.stem for path in Path("conf/audit").glob("*.yaml"))
+SHIPPED = sorted(path.stem for path in (DEFAULTS / "conf/audit").glob("*.yaml"))
 
 
 def test_every_check_has_its_entry_in_the_config_and_every_entry_its_check() -> None:

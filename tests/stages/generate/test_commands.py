@@ -17,7 +17,7 @@ import pytest
 from pipeline.commands.store import collect, export_answers, import_answers
 from pipeline.core.errors import AerieError, ArtifactError, InputError
 from pipeline.stages.generate.ledger import ledger
-from tests.conftest import ROOT
+from tests.conftest import DEFAULTS, ROOT
 from tests.stages.generate.chat_server import Answer, ChatServer, completion, good
 from tests.stages.generate.conftest import Bench
 from tests.stages.generate.test_ledger import write_second
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, ChatServer]]:
     """A folder with this repository's conf/ and data/, pointed at a server on loopback."""
     for name in ("conf", "data"):
-        shutil.copytree(ROOT / name, tmp_path / name)
+        shutil.copytree(DEFAULTS / name, tmp_path / name)
     monkeypatch.setenv("AERIE_STORE", str(tmp_path / "store"))
     with ChatServer() as server:
         overrides = [

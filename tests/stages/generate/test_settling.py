@@ -17,6 +17,7 @@ from pipeline.stages.generate.config import ProviderSection
 from pipeline.stages.generate.ledger import ledger
 from pipeline.stages.generate.limits.money import PICO
 from pipeline.stages.generate.provider.settling import Settled, bill_of, settle
+from tests.conftest import ROOT
 from tests.stages.generate.chat_server import Answer, good
 from tests.stages.generate.conftest import Bench
 from tests.waiting import until
@@ -109,7 +110,7 @@ def test_an_id_is_on_the_disk_while_its_body_is_still_awaited(bench: Bench) -> N
         bench.dataset,
     ]
     child = subprocess.Popen(
-        command, stderr=subprocess.DEVNULL, env={**os.environ, "AERIE_STORE": str(bench.folder / "store")}
+        command, cwd=ROOT, stderr=subprocess.DEVNULL, env={**os.environ, "AERIE_STORE": str(bench.folder / "store")}
     )
     until(lambda: len(bench.server.asked) == 1 and bool(_noted(bench.folder / "store" / ledger.FILE)))
     child.send_signal(signal.SIGKILL)
