@@ -21,7 +21,8 @@ from pipeline.core.errors import AerieError
 from pipeline.core.fingerprint import read_pins
 from pipeline.model.special_tokens import make_record
 from pipeline.model.tokenizer.loading import load_tokenizer
-from pipeline.project.compose import documents, read_params
+from pipeline.project.compose import documents
+from pipeline.project.params import read_params
 from pipeline.project.settings import BuildConfig
 from pipeline.project.versions.agreement import faults
 from pipeline.project.versions.lockfile import read_lock

@@ -13,8 +13,10 @@ from pipeline.core.errors import ConfigError
 from pipeline.core.files import scratch_folder, to_json
 from pipeline.core.home import store_folder
 from pipeline.core.terminal import plain_table
-from pipeline.project.compose import BUILD, build_config, read_params
+from pipeline.formats.build_folder import BUILD
+from pipeline.project.compose import build_config
 from pipeline.project.endpoints import listed
+from pipeline.project.params import read_params
 from pipeline.project.settings import BuildConfig
 from pipeline.stages.generate.ledger import ledger
 from pipeline.stages.generate.ledger.restore import keys_of

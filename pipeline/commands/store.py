@@ -16,7 +16,8 @@ from pipeline.core.errors import ArtifactError, DiskError
 from pipeline.core.files import read_jsonl, write_jsonl
 from pipeline.core.home import STORE_VARIABLE, store_folder
 from pipeline.core.terminal import plain_table
-from pipeline.project.compose import build_config, read_params
+from pipeline.project.compose import build_config
+from pipeline.project.params import read_params
 from pipeline.stages.generate.ledger import ledger
 from pipeline.stages.generate.ledger.lock import only_writer
 from pipeline.stages.generate.ledger.transfer import take, to_line

@@ -6,7 +6,8 @@ The command writes nothing and runs nothing.
 import argparse
 
 from pipeline.core.errors import ConfigError
-from pipeline.project.compose import documents, read_params
+from pipeline.project.compose import documents
+from pipeline.project.params import read_params
 from pipeline.project.versions.agreement import faults
 from pipeline.project.versions.lockfile import read_lock
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.commands.doctor import Finding, filesystem_of, provider
-from pipeline.project.compose import build_config, read_params
+from pipeline.project.compose import build_config
+from pipeline.project.params import read_params
 from tests.instant_stages import InstantBuild
 
 MOUNTS = """overlay / overlay rw 0 0

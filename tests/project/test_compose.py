@@ -14,8 +14,9 @@ from pipeline.commands import compose as compose_command
 from pipeline.core.dvc_yaml import as_dvc
 from pipeline.core.errors import ConfigError
 from pipeline.graph import BY_NAME
-from pipeline.project.compose import Params, build_config, read_params, target_section
+from pipeline.project.compose import build_config, target_section
 from pipeline.project.hydra_yaml import as_hydra
+from pipeline.project.params import Params, read_params
 from pipeline.project.settings import BuildConfig, ambiguous_scalars
 from tests.conftest import DEFAULTS, ROOT
 
@@ -175,9 +176,9 @@ def test_a_mistake_in_what_datasets_share_is_named_once_with_its_own_file(projec
     assert "[conf/audit/default.yaml]" in found
 
 
-def test_a_config_file_that_is_no_utf8_is_named(project: Path) -> None:
+def test_a_config_file_that_is_not_utf8_is_named(project: Path) -> None:
     (project / "conf/train/default.yaml").write_bytes(b"\xff\xfe")
-    assert "conf/train/default.yaml: byte 0 is no UTF-8" in mistake()
+    assert "conf/train/default.yaml: byte 0 is not UTF-8" in mistake()
 
 
 def test_heads_that_do_not_divide_the_width_are_refused(project: Path) -> None:
@@ -299,7 +300,7 @@ def test_both_readers_are_as_the_libraries_themselves() -> None:
     ("line", "says"),
     [
         ("${train.lr", "no viable alternative at input"),
-        ("&a [1, *a]", "conf/train/default.yaml: an alias (*) stands within the value that it repeats"),
+        ("&a [1, *a]", "conf/train/default.yaml: an alias (*) is inside the value that it repeats"),
         ("{[1]: a}", "conf/train/default.yaml: not the YAML 1.1 that Hydra reads"),
         ("\tx", "found character '\\t' that cannot start any token"),
     ],
@@ -318,10 +319,10 @@ def test_a_key_in_the_config_is_refused_and_not_repeated(project: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("datasets: [a.b]\noverrides: []\n", "'a.b' is no dataset name"),
-        ("datasets: [7]\noverrides: []\n", "7 is no dataset name"),
-        ("datasets: [é]\noverrides: []\n", "'é' is no dataset name"),
-        ("datasets: [target]\noverrides: []\n", "'target' is taken by the build itself"),
+        ("datasets: [a.b]\noverrides: []\n", "'a.b' is not a dataset name"),
+        ("datasets: [7]\noverrides: []\n", "7 is not a dataset name"),
+        ("datasets: [é]\noverrides: []\n", "'é' is not a dataset name"),
+        ("datasets: [target]\noverrides: []\n", "the build itself uses the name 'target'"),
         ("datasets: []\noverrides: []\n", "at least one name"),
         ("datasets: [code, code]\noverrides: []\n", "named more than once: ['code']"),
         ("datasets: [nowhere]\noverrides: []\n", "'nowhere' has no file conf/dataset/nowhere.yaml; there are"),

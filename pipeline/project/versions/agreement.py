@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 
 from pipeline.core.files import read_bytes
-from pipeline.project.compose import BUILD
+from pipeline.formats.build_folder import BUILD
 from pipeline.project.versions.lockfile import LOCK, Entry, file_digest
 from pipeline.project.versions.staleness import changes, describe, followers, instances, stale
 

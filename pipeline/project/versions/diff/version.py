@@ -8,7 +8,8 @@ import orjson
 
 from pipeline.core.errors import ArtifactError, InputError
 from pipeline.core.files import read_bytes
-from pipeline.project.compose import documents, read_params
+from pipeline.project.compose import documents
+from pipeline.project.params import read_params
 from pipeline.project.versions.diff.data import DataStore, DataVersion
 from pipeline.project.versions.lockfile import LOCK, Entry, parse_lock, read_lock
 from pipeline.project.versions.staleness import CODE, CONFIG, instances
