@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.commands.probe import main, seam_lines
+from pipeline.commands.probe import main
 from pipeline.core.errors import TokenizerError
 from pipeline.model.tokenizer.loading import Tokenizer
+from pipeline.model.tokenizer.probe import seam_lines
 from tests.conftest import DEFAULTS, ROOT
 
 pytestmark = pytest.mark.slow
