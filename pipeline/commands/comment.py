@@ -15,7 +15,7 @@ import orjson
 from pipeline.core.errors import InputError, ProviderError
 from pipeline.core.files import read_bytes
 from pipeline.core.http import Client, Lost, Reply, Timeouts
-from pipeline.project.versions.diff.markdown import LIMIT, MARK
+from pipeline.project.versions.diff.markdown_page import LIMIT, MARK
 
 _TIMEOUTS = Timeouts(connect=10, read=30, total=60)
 _PAGE = 100

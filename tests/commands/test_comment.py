@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.commands import comment
 from pipeline.core.errors import InputError, ProviderError
-from pipeline.project.versions.diff.markdown import LIMIT, MARK
+from pipeline.project.versions.diff.markdown_page import LIMIT, MARK
 
 Listed = dict[str, Any]
 
