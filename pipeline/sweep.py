@@ -1,8 +1,11 @@
-"""`python -m pipeline.sweep -m train.lr=1e-4,3e-4 audit=default,strict`: a Hydra multirun in which every job is a DVC experiment.
+"""Run a Hydra multirun in which every job is a DVC experiment.
 
-Hydra's grammar, sweepers and launchers work as ever. Each job runs `dvc exp run --temp` in its own copy of HEAD, with the
-shared cache and ledger: what a job does not change is not built again, and no prompt is paid for twice. A job's name is a
-hash of the commit and its overrides, so an interrupted sweep, started again, runs only what is missing.
+    python -m pipeline.sweep -m train.lr=1e-4,3e-4 audit=default,strict
+
+Hydra's grammar, sweepers and launchers work as usual. Each job runs `dvc exp run --temp` in its own copy of HEAD, with
+the shared cache and ledger: parts of the build that a job does not change are not built again, and no prompt is paid for
+twice. A job's name is a hash of the commit and its overrides, so an interrupted sweep, started again, runs only the
+missing jobs.
 """
 
 import contextlib
@@ -14,7 +17,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from pipeline.core.parse_errors import reporting_import_errors
 
@@ -30,8 +32,10 @@ with reporting_import_errors(__name__):
     from pipeline.core.process.exit_codes import guarded
     from pipeline.core.process.parent_death import follow_parent
     from pipeline.project import experiments
-    from pipeline.project.compose import Params, check_grammar, check_jobs, jobs_of, read_params, refusal
-    from pipeline.project.experiments import Job
+    from pipeline.project.compose import check_jobs, composition_fault, dataset_choices, jobs_of
+    from pipeline.project.experiments import SweepJob
+    from pipeline.project.overrides import check_grammar, key_of
+    from pipeline.project.params import Params, read_params
     from pipeline.project.settings import PARAMS
     from pipeline.project.versions.lockfile import LOCK, read_lock
 
@@ -39,62 +43,60 @@ FOLDER = Path("multirun")
 _USAGE = "usage: python -m pipeline.sweep -m KEY=VALUE,VALUE ... [--json] (Hydra's multirun, with its whole grammar)"
 _FLAGS = frozenset({"-m", "--multirun"})
 _FIXED = frozenset({"hydra.job.chdir", "hydra.mode", "hydra.run.dir", "hydra.sweep.dir"})
-"""Settings of Hydra that a sweep relies on: where it leaves its records, and where it runs."""
-_HYDRA_REFUSES = (1, 2)
-"""Codes with which Hydra ends the process after it has said why; 143 is ours, after SIGTERM."""
+"""Settings of Hydra that a sweep relies on: the folder of its records, and the working folder."""
+_HYDRA_EXIT_CODES = (1, 2)
+"""Codes with which Hydra ends the process after it has printed a message; 143, after SIGTERM, is ours."""
 _PROCESS = "AERIE_SWEEP_PROCESS"
-"""Environment variable: the process that runs the sweep. A launcher may run jobs in others, which are to end with it."""
+"""Environment variable with the id of the sweep's process. Jobs that a launcher runs in other processes end with it."""
 _DATASET = re.compile(r"\+dataset@datasets\.")
 
 
-def key_of(override: str) -> str:
-    """What an override sets: `train.lr` of `+train.lr=1`."""
-    return override.lstrip("+~").partition("=")[0]
+def dvc_list_item(override: str) -> str:
+    r"""Write an override as one string of the list that `dvc exp run -S overrides=[...]` takes.
 
-
-def quoted(override: str) -> str:
-    """Write an override as one string of the list that `dvc exp run -S overrides=[...]` takes.
+    A double quote becomes `\"`, and backslashes before a double quote are doubled.
 
     Raises:
-        ConfigError: it holds an interpolation, which Hydra would resolve in this list and not in conf/.
+        ConfigError: it holds an interpolation, which Hydra would resolve in this list instead of in conf/.
 
     """
     if "${" in override:
-        raise ConfigError(f"override {override!r}: interpolations belong into conf/, a sweep cannot pass them on")
-    escaped = re.sub(r'(\\+)(?="|$)', lambda found: found[1] * 2, override)
+        raise ConfigError(f"override {override!r}: a sweep cannot pass interpolations on; write them into conf/")
+    escaped = re.sub(r'(\\+)(?="|$)', lambda backslashes: backslashes[1] * 2, override)
     return '"' + escaped.replace('"', '\\"') + '"'
 
 
-def hydra_arguments(arguments: list[str], params: Params, folder: Path) -> list[str]:
-    """Arguments for Hydra: the datasets and overrides of params.yaml, then what the user gave.
+def _is_override(argument: str) -> bool:
+    return "=" in argument and not argument.startswith("-")
 
-    An override of params.yaml gives way to one of the user's for the same key. `+` keeps the order: Hydra wants all
-    overrides in one run of arguments.
+
+def hydra_arguments(arguments: list[str], params: Params, folder: Path) -> list[str]:
+    """Return the arguments for Hydra: datasets and overrides of params.yaml, then those of the user.
+
+    An override of the user replaces one of params.yaml for the same key. Hydra wants all overrides in one run of
+    arguments, so the added ones go directly before the user's first one.
     """
-    mine = {key_of(argument) for argument in arguments if "=" in argument and not argument.startswith("-")}
-    base = [f"+dataset@datasets.{name}={name}" for name in sorted(params.datasets)]
-    base += [override for override in params.overrides if key_of(override) not in mine]
-    quiet = [
+    user_keys = {key_of(argument) for argument in arguments if _is_override(argument)}
+    added = dataset_choices(params.datasets)
+    settings = [
         f"hydra.sweep.dir={folder}",
         "hydra.sweep.subdir=${hydra.job.num}",
         "hydra.output_subdir=null",
         "hydra/job_logging=disabled",
     ]
-    quiet = [argument for argument in quiet if key_of(argument) not in mine]
-    at = next(
-        (n for n, argument in enumerate(arguments) if "=" in argument and not argument.startswith("-")), len(arguments)
-    )
-    return [*arguments[:at], *base, *quiet, *arguments[at:]]
+    added += [override for override in [*params.overrides, *settings] if key_of(override) not in user_keys]
+    first = next((n for n, argument in enumerate(arguments) if _is_override(argument)), len(arguments))
+    return [*arguments[:first], *added, *arguments[first:]]
 
 
-def run_job(overrides: list[str], folder: Path) -> Job:
-    """Run one job as an experiment, unless it is there already; leave its record in ``folder``.
+def run_job(overrides: list[str], folder: Path) -> SweepJob:
+    """Run one job as an experiment, unless that experiment exists; write its record into ``folder``.
 
     Raises:
-        ConfigError: an override that cannot be passed on.
+        ConfigError: an override cannot be passed on.
 
     """
-    values = ",".join(map(quoted, overrides))
+    values = ",".join(map(dvc_list_item, overrides))
     commit = experiments.head()
     name = "sweep-" + hashlib.sha256("\0".join([commit, *overrides]).encode()).hexdigest()[:10]
     record = folder / f"{name}.json"
@@ -104,24 +106,20 @@ def run_job(overrides: list[str], folder: Path) -> Job:
         print(f"{name}: {' '.join(overrides)}", file=sys.stderr, flush=True)
         status, reason, stages = experiments.run(name, f"overrides=[{values}]", folder / f"{name}.log")
         if status == "failed" and experiments.exists(commit, name):
-            status, reason = "kept", None  # another sweep ran the same job meanwhile, and was done first
+            status, reason = "kept", None  # another sweep ran the same job at the same time, and finished first
     figures = experiments.figures(commit, name) if status != "failed" else {}
-    job = Job(name, overrides, status, round(time.monotonic() - begin, 1), stages, figures, reason)
-    if status != "kept" or not record.exists():  # a sweeper that asks for one job twice has run it once
-        write_json(record, to_record(job))
+    job = SweepJob(name, overrides, status, round(time.monotonic() - begin, 1), stages, figures, reason)
+    if status != "kept" or not record.exists():  # if a sweeper asks for one job twice, the first record says more
+        write_json(record, job.to_dict())
     return job
-
-
-def to_record(job: Job) -> dict[str, Any]:
-    """One job as JSON."""
-    return {name: getattr(job, name) for name in job.__dataclass_fields__}
 
 
 @hydra.main(config_path="../conf", config_name="config", version_base="1.3")  # type: ignore[untyped-decorator]
 def _multirun(config: DictConfig) -> float:
-    """What Hydra calls for each job; composing the config is only its check here, the experiment composes its own.
+    """Run one job for Hydra, which composed the config only as a check: the experiment composes its own.
 
-    Returns the acceptance length, for sweepers that optimise, which is at least 1; 0 for a job that failed, since Optuna's sweeper stops at what is no number.
+    Returns the acceptance length, which is at least 1, for sweepers that optimise; 0 for a job that failed, because
+    Optuna's sweeper stops at a value that is not a number.
     """
     del config
     if os.environ.get(_PROCESS, str(os.getpid())) != str(os.getpid()):
@@ -132,58 +130,57 @@ def _multirun(config: DictConfig) -> float:
 
 
 def folder_of(arguments: list[str]) -> Path:
-    """Where a sweep's records lie: the same for the same sweep from the same commit, so that it can be continued."""
+    """Return the folder of a sweep's records, equal for equal sweeps from one commit, so that a sweep can continue."""
     return FOLDER / hashlib.sha256("\0".join([experiments.head(), *arguments]).encode()).hexdigest()[:10]
 
 
 def check_arguments(arguments: list[str]) -> None:
-    """Refuse what is no multirun, or would take the records or the jobs elsewhere.
+    """Refuse arguments that are not a multirun, or that would move the records or change the jobs' working folder.
 
     Raises:
-        ConfigError: the first such argument, and what is taken.
+        ConfigError: with the first such argument, and what a sweep takes.
 
     """
     flags = [argument for argument in arguments if argument.startswith("-")]
     overrides = [argument for argument in arguments if not argument.startswith("-")]
-    if odd := sorted(set(flags) - _FLAGS):
+    if unknown := sorted(set(flags) - _FLAGS):
         raise ConfigError(
-            f"{odd[0]!r} is none of a sweep's flags: a job is HEAD and its overrides, nothing else; {_USAGE}"
+            f"{unknown[0]!r} is not a flag of a sweep: a job is HEAD and its overrides, nothing else; {_USAGE}"
         )
     if not flags or not any("=" in argument for argument in overrides):
         raise ConfigError(_USAGE)
-    check_grammar(overrides)
+    check_grammar(overrides, "shell")
     if fixed := [override for override in overrides if key_of(override) in _FIXED]:
         raise ConfigError(f"override {fixed[0]!r}: the sweep itself sets this; its records lie under {FOLDER}/")
     if named := [override for override in overrides if key_of(override) == "datasets" or _DATASET.match(override)]:
-        raise ConfigError(
-            f"override {named[0]!r}: which datasets are built stands in {PARAMS}, and is no override; commit it there"
-        )
+        raise ConfigError(f"override {named[0]!r}: {PARAMS} names the datasets to build, no override; commit it there")
 
 
 def check_values(arguments: list[str], params: Params) -> None:
-    """Validate every job's config before the first one runs, and tell which will fail. Only of Hydra's own sweeper: what another one will ask for is not known yet.
+    """Validate every job's config before the first job runs, and print which jobs will fail.
+
+    Only Hydra's own sweeper is checked: what another sweeper will ask for is not known in advance.
 
     Raises:
         ConfigError: no job's config is valid.
 
     """
-    overrides = [
-        argument
-        for argument in hydra_arguments(arguments, params, FOLDER)
-        if not argument.startswith(("-", "+dataset@datasets."))
-    ]
-    if not any(key_of(override).startswith(("hydra/sweeper", "hydra.sweeper")) for override in overrides):
-        jobs = jobs_of([override for override in overrides if not key_of(override).startswith(("hydra.", "hydra/"))])
-        if said := check_jobs(params.datasets, jobs):
-            print(f"{said}\nthe others run; stop with Ctrl-C to mend it first", file=sys.stderr)
+    added = tuple(dataset_choices(params.datasets))
+    given = [argument for argument in hydra_arguments(arguments, params, FOLDER) if not argument.startswith("-")]
+    overrides = [argument for argument in given if argument not in added]
+    if any(key_of(override).startswith(("hydra/sweeper", "hydra.sweeper")) for override in overrides):
+        return
+    jobs = jobs_of([override for override in overrides if not key_of(override).startswith(("hydra.", "hydra/"))])
+    if message := check_jobs(params.datasets, jobs):
+        print(f"{message}\nthe others run; stop with Ctrl-C to mend it first", file=sys.stderr)
 
 
 @contextlib.contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    """Hold a sweep's folder alone, since a second run of the same sweep would start the table anew.
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a sweep's folder alone, since a second run of the same sweep would remove the records of the first.
 
     Raises:
-        BusyError: the same sweep runs already.
+        BusyError: the same sweep is running.
         DiskError: the folder cannot be made.
 
     """
@@ -204,12 +201,13 @@ def only_one(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def sweep(arguments: list[str]) -> list[Job]:
-    """Run all jobs, then show the table, also when interrupted.
+def sweep(arguments: list[str]) -> list[SweepJob]:
+    """Run all jobs, then show the table, also after an interruption.
 
     Raises:
-        BusyError: the same sweep runs already.
-        ConfigError: the arguments are no multirun, HEAD does not hold what is swept over, dvc.lock is broken, Hydra refuses an override, or no job's config is valid.
+        BusyError: the same sweep is running.
+        ConfigError: the arguments are not a multirun, HEAD lacks something that the jobs need, dvc.lock is broken,
+            Hydra refuses an override, or no job's config is valid.
 
     """
     check_arguments(arguments)
@@ -217,33 +215,32 @@ def sweep(arguments: list[str]) -> list[Job]:
     experiments.refuse_uncommitted()
     if read_lock() is None:
         print(
-            f"there is no {LOCK}, so every job builds all of it; `dvc repro` and commit first to share what jobs have in common",
+            f"there is no {LOCK}, so every job builds all of it; "
+            "`dvc repro` and commit first to share what jobs have in common",
             file=sys.stderr,
         )
     for copy in experiments.remove_abandoned():
         print(f"removed {copy}: a killed experiment left it", file=sys.stderr)
     check_values(arguments, params)
     is_new = not folder.exists()
-    with only_one(folder):
+    with locked(folder):
         return _run_all(arguments, params, folder, is_new=is_new)
 
 
-def _run_all(arguments: list[str], params: Params, folder: Path, *, is_new: bool) -> list[Job]:
-    for old in folder.glob("sweep-*.json"):
-        old.unlink()
+def _run_all(arguments: list[str], params: Params, folder: Path, *, is_new: bool) -> list[SweepJob]:
+    for old_record in folder.glob("sweep-*.json"):
+        old_record.unlink()
     os.environ[_PROCESS] = str(os.getpid())
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # or Hydra prints its errors by itself, with advice that leads nowhere here
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints its errors itself, with advice that does not apply here
     given = hydra_arguments(arguments, params, folder)
     sys.argv = [sys.argv[0], *given]
     try:
-        with contextlib.redirect_stdout(
-            sys.stderr
-        ):  # Hydra tells its jobs on standard output, which a program may read
+        with contextlib.redirect_stdout(sys.stderr):  # Hydra prints its jobs to standard output, which programs read
             _multirun()
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(refusal(error, given)) from error
+        raise ConfigError(composition_fault(error, given)) from error
     except SystemExit as error:
-        if error.code in _HYDRA_REFUSES:
+        if error.code in _HYDRA_EXIT_CODES:
             raise ConfigError(
                 f"Hydra refuses the sweep, see above; conf/ has the keys, {PARAMS} the datasets"
             ) from error
@@ -251,24 +248,22 @@ def _run_all(arguments: list[str], params: Params, folder: Path, *, is_new: bool
             raise
     finally:
         if jobs := experiments.read_jobs(folder):
-            experiments.show(jobs, folder / "sweep.json")  # first: it needs no room on the disk
-            write_json(
-                folder / "sweep.json",
-                {"commit": experiments.head(), "arguments": arguments, "jobs": [to_record(job) for job in jobs]},
-            )
+            experiments.show(jobs, folder / "sweep.json")  # first, because the disk may be full
+            records = [job.to_dict() for job in jobs]
+            write_json(folder / "sweep.json", {"commit": experiments.head(), "arguments": arguments, "jobs": records})
         elif is_new:
             experiments.remove_folder(folder)
     return jobs
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command: 1 when a job failed. With `--json` the records are printed, the table goes to standard error."""
+    """Run the command: 1 when a job failed. With `--json` the records are printed; the table goes to standard error."""
     if {"-h", "--help"} & set(arguments):
         print(f"{_USAGE}\n\n{__doc__}\ndocs/versions.md has examples, also of launcher and sweeper plugins.")
         return 0
     jobs = sweep([argument for argument in arguments if argument != "--json"])
     if "--json" in arguments:
-        sys.stdout.write(to_json([to_record(job) for job in jobs], indent=True).decode() + "\n")
+        sys.stdout.write(to_json([job.to_dict() for job in jobs], indent=True).decode() + "\n")
     return 1 if any(job.status == "failed" for job in jobs) else 0
 
 

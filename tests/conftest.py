@@ -1,5 +1,6 @@
 """Fixtures of all tests: the real Kimi-K2.5 vocabulary, the shared cases if they exist, and no network but loopback."""
 
+import contextlib
 import fcntl
 import gc
 import json
@@ -18,6 +19,7 @@ from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.targets import open_target
 from tests.instant_stages import InstantBuild, built
+from tests.workspace import DEFAULTS as DEFAULTS
 from tests.workspace import ROOT as ROOT
 
 if TYPE_CHECKING:
@@ -66,6 +68,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start with the longest files, then the other files with slow tests, so that no core waits for one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path.name not in LONGEST, item.path not in slow))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shipped_defaults() -> Iterator[None]:
+    """Run every test in the copy of the shipped defaults, so that a user's edits of conf/ and params.yaml reach no test."""
+    with contextlib.chdir(DEFAULTS):
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -170,9 +170,9 @@ def _safe_names(module: Module) -> set[str]:
     }
 
 
-def test_hydra_is_imported_by_compose_alone() -> None:
+def test_hydra_is_imported_by_compose_and_sweep_alone() -> None:
     users = {m.name for m in MODULES.values() if any(name.split(".")[0] == "hydra" for name in _safe_names(m))}
-    assert users <= {"pipeline.project.compose", "pipeline.sweep"}
+    assert users <= {"pipeline.project.compose", "pipeline.project.overrides", "pipeline.sweep"}
 
 
 def test_verify_and_compose_load_nothing_large() -> None:

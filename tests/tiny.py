@@ -15,7 +15,7 @@ from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.stages.extract import stage as extract
 from pipeline.stages.extract.config import EngineSection, ExtractSection
 from pipeline.stages.train.config import TrainSection
-from tests.conftest import ROOT
+from tests.conftest import DEFAULTS
 from tests.parquet import write_rows
 
 LAYERS, WIDTH, VOCAB = 8, 32, 300
@@ -70,13 +70,13 @@ def random_rows(shapes: list[tuple[str, int, int]], vocab_size: int = VOCAB, see
 
 def extract_settings(**changes: Any) -> ExtractSection:
     """Return the shipped settings with states stored as float32, small batches and the given changes."""
-    shipped = YAML(typ="safe").load(ROOT / "conf/extract/default.yaml")
+    shipped = YAML(typ="safe").load(DEFAULTS / "conf/extract/default.yaml")
     return ExtractSection(**{**shipped, "dtype": "float32", "tokens_per_batch": 64, "threads": 1, **changes})
 
 
 def train_settings(**changes: Any) -> TrainSection:
     """Return the shipped settings, made small, with the given changes."""
-    shipped = YAML(typ="safe").load(ROOT / "conf/train/default.yaml")
+    shipped = YAML(typ="safe").load(DEFAULTS / "conf/train/default.yaml")
     small = {
         "draft_vocab_size": 64,
         "epochs": 3,

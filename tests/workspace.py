@@ -19,6 +19,9 @@ from pipeline.__main__ import main
 ROOT = Path(__file__).resolve().parent.parent
 """This repository."""
 
+DEFAULTS = ROOT / "tests/data/defaults"
+"""A copy of conf/, data/ and params.yaml as they are shipped: users edit the originals, and the tests must pass then too."""
+
 _RAN = re.compile(r"^Running stage '([^']+)'", re.MULTILINE)
 
 
@@ -107,7 +110,7 @@ def read(workspace: Workspace, name: str) -> Any:
 
 
 def copy_of_repository(to: Path, wrapper: tuple[str, ...] = ()) -> Workspace:
-    """Copy all files that git tracks or would add, except tests, and make the copy its own repository."""
+    """Copy what git tracks or would add, with the shipped conf/, data/ and params.yaml, as a repository of its own."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -115,13 +118,14 @@ def copy_of_repository(to: Path, wrapper: tuple[str, ...] = ()) -> Workspace:
         text=True,
         check=True,
     )
+    edited_by_users = ("conf/", "data/", "build/", "params.yaml", "dvc.lock", "tests/")
     for name in filter(None, listed.stdout.split("\0")):
         source = ROOT / name
-        if source.is_file() and not name.startswith("tests/"):
+        if source.is_file() and not name.startswith(edited_by_users):
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(source, to / name)
+    shutil.copytree(DEFAULTS, to, dirs_exist_ok=True)
     workspace = Workspace(to, wrapper)
-    (to / "dvc.lock").unlink(missing_ok=True)
     for command in (
         ["init", "-q", "-b", "main"],
         ["config", "user.email", "test@example.org"],

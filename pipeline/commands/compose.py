@@ -1,7 +1,7 @@
 """`python -m pipeline compose`: compose conf/ and params.yaml into build/config.json, config.yaml and code.json."""
 
 from pipeline.core.errors import ConfigError
-from pipeline.project.compose import forget_removed, write_documents
+from pipeline.project.compose import remove_stale, write_documents
 from pipeline.project.settings import CONF, PARAMS
 
 
@@ -15,7 +15,7 @@ def main(argv: list[str]) -> None:
     if argv:
         raise ConfigError(f"python -m pipeline compose: takes no arguments (edit {PARAMS} and {CONF}/); found {argv}")
     config = write_documents()
-    for path in forget_removed(config.names):
+    for path in remove_stale(config.names):
         print(f"removed {path}: its dataset is no longer in {PARAMS}")
     print(
         f"composed {len(config.names)} datasets: {', '.join(config.names)}; "

@@ -1,6 +1,7 @@
-"""`python -m pipeline diff [REV [REV2]]`: what changed between two versions of the data, without checking anything out.
+"""`python -m pipeline diff [REV [REV2]]`: compare two versions of the data without a checkout.
 
-By default HEAD against the working tree; `A...B` compares B with where it left A, as a pull request does.
+By default HEAD is compared with the working tree. `A...B` compares B with the commit at which it left A, as a pull
+request does.
 """
 
 import argparse
@@ -11,14 +12,12 @@ from pathlib import Path
 from pipeline.core.errors import ArtifactError
 from pipeline.core.files.atomic import write_text
 from pipeline.core.files.json_file import to_json
-from pipeline.project.versions.diff import html_page, markdown
-from pipeline.project.versions.diff.compare import Comparison
-from pipeline.project.versions.diff.data import DataStore
+from pipeline.project.versions.diff import html_page, markdown_page
+from pipeline.project.versions.diff.comparison import compare_versions
 from pipeline.project.versions.diff.difference import Difference
-from pipeline.project.versions.diff.version import Revision, Version, WorkingTree, parse_range
 
 _FORMATS: dict[str, Callable[[Difference, int], str]] = {
-    "md": markdown.render,
+    "md": markdown_page.render,
     "html": lambda difference, _: html_page.render(difference),
     "json": lambda difference, _: to_json(difference, indent=True).decode() + "\n",
 }
@@ -61,7 +60,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--limit",
         type=_at_least(1000),
-        default=markdown.LIMIT,
+        default=markdown_page.LIMIT,
         metavar="N",
         help="characters of the Markdown at most; default: %(default)s",
     )
@@ -71,37 +70,24 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--need-data",
         action="store_true",
-        help="exit 2 when a version's rows are nowhere to be had, instead of comparing only what git holds",
+        help="exit 2 if the rows of a version are not available, instead of comparing only the files in git",
     )
     return parser.parse_args(argv)
-
-
-def difference_of(revisions: list[str], *, examples: int, fetch: bool) -> Difference:
-    """Compare the versions that the arguments name.
-
-    Raises:
-        AerieError: a revision that does not exist or holds no build, a broken dvc.lock, or a config that does not compose.
-
-    """
-    old, new = parse_range(revisions)
-    store = DataStore(fetch=fetch)
-    newer: Version = WorkingTree(store) if new is None else Revision(new, store)
-    return Comparison(Revision(old, store), newer, examples=examples).run()
 
 
 def main(argv: list[str]) -> None:
     """Print or write the difference.
 
     Raises:
-        AerieError: as `difference_of`; with --need-data also when data is missing.
+        AerieError: as `compare_versions`; with --need-data also if data is missing.
 
     """
     arguments = _arguments(argv)
-    found = difference_of(arguments.revisions, examples=arguments.examples, fetch=not arguments.no_fetch)
-    text = _FORMATS[arguments.format](found, arguments.limit)
+    difference = compare_versions(arguments.revisions, examples=arguments.examples, fetch=not arguments.no_fetch)
+    text = _FORMATS[arguments.format](difference, arguments.limit)
     if arguments.out is None:
         sys.stdout.write(text)
     else:
         write_text(arguments.out, text)
-    if arguments.need_data and found.missing:
-        raise ArtifactError("rows that could not be compared:\n  " + "\n  ".join(found.missing))
+    if arguments.need_data and difference.missing:
+        raise ArtifactError("rows that could not be compared:\n  " + "\n  ".join(difference.missing))

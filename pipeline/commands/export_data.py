@@ -24,6 +24,7 @@ from pipeline.core.files.json_file import read_json, read_model, write_json
 from pipeline.core.files.tensors import save_tensors
 from pipeline.core.sections import pick, section_of
 from pipeline.drafter.vocabulary import choose_vocabulary
+from pipeline.formats.build_folder import BUILD, CONFIG
 from pipeline.formats.hidden_states import HiddenRow, HiddenStates, check_digest, folders_of_build, stamp_beside
 from pipeline.formats.loss_mask import RULES, LossWeights, RuleName, weights_of
 from pipeline.formats.schema.hidden import Stamp
@@ -31,8 +32,6 @@ from pipeline.model.weights.ends import Ends, open_ends
 from pipeline.stages.train.config import TrainSection
 from pipeline.stages.train.data import check_shape
 
-BUILD = Path("build")
-CONFIG = BUILD / "config.json"
 GROUP = 2000
 """Rows of one folder in SpecForge's layout."""
 _WRITTEN = (

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from pipeline.core.errors import InputError
 from pipeline.core.files.json_file import read_model
+from pipeline.formats.build_folder import BUILD
 from pipeline.formats.hidden_states import HiddenStates, check_digest, folders_of_build, stamp_beside
 from pipeline.formats.schema.hidden import Stamp
-
-BUILD = Path("build")
 
 
 def main(argv: list[str]) -> int:

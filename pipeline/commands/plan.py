@@ -7,7 +7,8 @@ from rich.console import Console
 
 from pipeline.core.files.json_file import to_json
 from pipeline.core.terminal import plain_table
-from pipeline.project.compose import build_config, read_params
+from pipeline.project.compose import build_config
+from pipeline.project.params import read_params
 from pipeline.project.plan import BuildPlan, DatasetPlan, plan_build
 from pipeline.project.settings import BuildConfig
 from pipeline.stages.generate.config import BudgetSection

@@ -8,8 +8,9 @@ from rich.text import Text
 
 from pipeline.core.files.json_file import to_json
 from pipeline.core.terminal import plain_table
-from pipeline.project.compose import build_config, read_params
+from pipeline.project.compose import build_config
 from pipeline.project.endpoints import admitted_endpoints
+from pipeline.project.params import read_params
 from pipeline.stages.generate.config import ProviderSection
 from pipeline.stages.generate.provider.policy import Admission, Endpoint
 

@@ -12,7 +12,8 @@ from rich.table import Table
 
 from pipeline.core.home import STORE_VARIABLE, store_folder
 from pipeline.core.terminal import plain_table
-from pipeline.project.compose import build_config, read_params
+from pipeline.project.compose import build_config
+from pipeline.project.params import read_params
 from pipeline.stages.generate.ledger import garbage, transfer, verification
 from pipeline.stages.generate.ledger.accounts import dataset_accounts
 from pipeline.stages.generate.ledger.connection import FILE, opened, opened_alone

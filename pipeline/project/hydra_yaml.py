@@ -1,4 +1,4 @@
-"""YAML as Hydra reads it: OmegaConf's own rules on top of YAML 1.1, in C. Apart from `yamls.py`, since OmegaConf takes long to import."""
+"""YAML as Hydra reads it: OmegaConf's own rules on top of YAML 1.1, parsed in C."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from yaml.resolver import Resolver
 
 
 class _Loader(CParser, get_yaml_loader()):  # type: ignore[misc]
-    """OmegaConf's loader, ten times as fast as in Python."""
+    """OmegaConf's loader with a parser in C, which is ten times as fast as the one in Python."""
 
     def __init__(self, source: str) -> None:
         CParser.__init__(self, source)
@@ -19,11 +19,11 @@ class _Loader(CParser, get_yaml_loader()):  # type: ignore[misc]
 
 
 def as_hydra(source: str) -> Any:
-    """Value of a document, interpolations as they stand.
+    """Return the value of a YAML document, with interpolations unresolved.
 
     Raises:
-        yaml.YAMLError: it is no YAML 1.1.
+        yaml.YAMLError: the document is not YAML 1.1.
 
     """
-    found = yaml.load(source, Loader=_Loader)  # noqa: S506 - a safe loader
-    return {found: None} if isinstance(found, str) else found  # of a text alone Hydra makes a key
+    value = yaml.load(source, Loader=_Loader)  # noqa: S506 - a safe loader
+    return {value: None} if isinstance(value, str) else value  # Hydra takes a document of one text as a key

@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.core.errors import ConfigError
 from pipeline.core.files.scratch import scratch_folder
 from pipeline.core.home import store_folder
-from pipeline.project.compose import BUILD
+from pipeline.formats.build_folder import BUILD
 from pipeline.project.endpoints import list_endpoints
 from pipeline.project.settings import BuildConfig
 from pipeline.stages.generate.ledger.accounts import charged, usual_rate, usual_tokens

@@ -1,4 +1,4 @@
-"""The whole configuration as one model, and what can be wrong with it: every mistake with its path, value, what is allowed and its file."""
+"""The whole configuration as one model, and its validation: each mistake with path, value, allowed values and file."""
 
 import difflib
 import re
@@ -16,6 +16,7 @@ from pipeline.core.files.contents import read_bytes
 from pipeline.core.parse_errors import yaml_error_message
 from pipeline.core.sections import Section, mistake, without_credentials
 from pipeline.project.hydra_yaml import as_hydra
+from pipeline.project.overrides import key_of, quotes_hint
 from pipeline.stages.audit.config import AuditSection, ExpectSection, laid_over
 from pipeline.stages.evaluate.config import EvaluateSection
 from pipeline.stages.extract.config import EngineSection, ExtractSection, engine_fault
@@ -37,27 +38,27 @@ class DatasetSection(Section):
     sampling: SamplingSection
     budget: BudgetSection
     send_tools: bool
-    """Whether the request offers the tools; if not, the model writes calls as text."""
+    """The request offers the tools; else the model writes calls as text."""
     expect: ExpectSection
     audit: dict[str, Any]
-    """Keys of the audit's section for which this dataset has its own value; the stage lays them over the shared ones."""
+    """This dataset's own values for keys of the section `audit`; the stage lays them over the shared ones."""
 
 
 class BuildConfig(Section):
     """All of build/config.json."""
 
     names: list[str]
-    """Datasets, sorted: their order is no input of the build."""
+    """Datasets, sorted, so that their order in params.yaml changes nothing."""
     datasets: dict[str, DatasetSection]
     inputs: dict[str, str | None]
-    """Dataset, or `evaluate`, to the digest of its prompt file: DVC sees a changed file as a changed param."""
+    """Dataset, or `evaluate`, to the digest of its prompt file, so that DVC sees a changed file as a changed param."""
     budget: BudgetSection
     target: TargetSection
     provider: ProviderSection
     audit: AuditSection
     extract: ExtractSection
     engine: EngineSection | None = Field(None, validate_default=True)
-    """Set by the file under conf/extract/ that was chosen."""
+    """The chosen file under conf/extract/ sets it."""
     train: TrainSection
     evaluate: EvaluateSection
 
@@ -73,7 +74,7 @@ def load_yaml(path: Path) -> Any:
     """Load YAML as DVC reads it (YAML 1.2).
 
     Raises:
-        ConfigError: it is no YAML.
+        ConfigError: the file is not YAML.
 
     """
     return _parse_yaml(path, read_bytes(path))
@@ -83,59 +84,59 @@ def _parse_yaml(path: Path, source: bytes) -> Any:
     try:
         return parse_dvc_yaml(source.decode())
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: byte {error.start} is no UTF-8; save the file as UTF-8") from error
+        raise ConfigError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from error
     except YAMLError as error:
         raise ConfigError(yaml_error_message(path, source, error)) from error
 
 
 def ambiguous_scalars(path: Path) -> list[str]:
-    """Values that Hydra and DVC read differently (`on`, `010`, `12:30:45`), each with what to do."""
+    """Return the values that Hydra and DVC read differently (`on`, `010`, `12:30:45`), each with what to do."""
     return _ambiguous(path, read_bytes(path))
 
 
 @cache
 def _ambiguous(path: Path, source: bytes) -> list[str]:
-    """As `ambiguous_scalars`; the same text is looked at once a process."""
-    ours = _parse_yaml(path, source) or {}
+    """As `ambiguous_scalars`; a process looks at the same text once."""
+    dvc_value = _parse_yaml(path, source) or {}
     try:
-        theirs = as_hydra(source.decode()) or {}
-        differences = _differences(ours, theirs, "")
+        hydra_value = as_hydra(source.decode()) or {}
+        differences = _differences(dvc_value, hydra_value, "")
     except HydraYAMLError as error:
         raise ConfigError(f"{path}: not the YAML 1.1 that Hydra reads: {error}") from error
     except RecursionError as error:
-        raise ConfigError(f"{path}: an alias (*) stands within the value that it repeats") from error
+        raise ConfigError(f"{path}: an alias (*) is inside the value that it repeats") from error
     return [
-        f"{path}: {where}: Hydra reads {b!r}, DVC reads {a!r}: put quotes around it, or write it plainly"
-        for where, a, b in differences
+        f"{path}: {key}: Hydra reads {by_hydra!r}, DVC reads {by_dvc!r}: put quotes around it, or write it plainly"
+        for key, by_dvc, by_hydra in differences
     ]
 
 
-def _differences(a: Any, b: Any, where: str) -> list[tuple[str, Any, Any]]:
+def _differences(a: Any, b: Any, key: str) -> list[tuple[str, Any, Any]]:
+    """Return the leaves in which two documents differ: dotted key, both values."""
     if isinstance(a, dict) and isinstance(b, dict):
         if list(a) != list(b):
-            return [(where or "keys", list(a), list(b))]
-        return [found for key in a for found in _differences(a[key], b[key], f"{where}.{key}".lstrip("."))]
+            return [(key or "keys", list(a), list(b))]
+        return [leaf for name in a for leaf in _differences(a[name], b[name], f"{key}.{name}".lstrip("."))]
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        return [
-            found for n, (x, y) in enumerate(zip(a, b, strict=True)) for found in _differences(x, y, f"{where}[{n}]")
-        ]
-    return [] if type(a) is type(b) and (a == b or repr(a) == repr(b)) else [(where, a, b)]
+        pairs = enumerate(zip(a, b, strict=True))
+        return [leaf for index, (x, y) in pairs for leaf in _differences(x, y, f"{key}[{index}]")]
+    return [] if type(a) is type(b) and (a == b or repr(a) == repr(b)) else [(key, a, b)]
 
 
-def secrets(value: Any, where: str = "") -> list[str]:
-    """Dotted paths of strings that look like an API key; the value itself is not repeated."""
+def secrets(value: Any, key: str = "") -> list[str]:
+    """Return the dotted keys of strings that look like an API key, without the strings themselves."""
     if isinstance(value, dict):
-        return [found for key, item in value.items() for found in secrets(item, f"{where}.{key}".lstrip("."))]
+        return [leak for name, item in value.items() for leak in secrets(item, f"{key}.{name}".lstrip("."))]
     if isinstance(value, list):
-        return [found for n, item in enumerate(value) for found in secrets(item, f"{where}[{n}]")]
-    return [where] if isinstance(value, str) and _SECRET.search(value) else []
+        return [leak for index, item in enumerate(value) for leak in secrets(item, f"{key}[{index}]")]
+    return [key] if isinstance(value, str) and _SECRET.search(value) else []
 
 
 def _origin(loc: tuple[Any, ...], choices: dict[str, str], overrides: list[str]) -> str:
-    """Tell the file, or the override, that a composed value came from."""
+    """Return the file, or the override, that set a composed value."""
     path = ".".join(map(str, loc))
     for override in overrides:
-        key = override.lstrip("+~").partition("=")[0]
+        key = key_of(override)
         if key and (path == key or path.startswith(f"{key}.") or key.startswith(f"{path}.")):
             return f"{PARAMS}, override {without_credentials(override)!r}"
     if loc and loc[0] == "datasets" and len(loc) > 1:
@@ -146,34 +147,24 @@ def _origin(loc: tuple[Any, ...], choices: dict[str, str], overrides: list[str])
     return f"{CONF}/config.yaml"
 
 
-def _own_audit(loc: tuple[Any, ...]) -> bool:
-    """Whether a path leads into a dataset's own keys of the audit's section."""
-    return loc[:1] == ("datasets",) and loc[2:3] == ("audit",)
-
-
 def _known_keys(loc: tuple[Any, ...]) -> list[str]:
-    """Keys that the model has where an unknown one was found."""
-    model: Any = BuildConfig
-    for part in (loc[2:] if _own_audit(loc) else loc)[:-1]:
-        annotation = (
-            model.model_fields[part].annotation
-            if isinstance(model, type) and issubclass(model, Section) and part in model.model_fields
-            else None
-        )
-        inner = [
-            getattr(item, "__origin__", item) for item in getattr(annotation, "__args__", (annotation,))
-        ]  # the types within Annotated
-        model = next(
-            (item for item in inner if isinstance(item, type) and issubclass(item, Section)),
-            model if annotation is None else None,
-        )
-        if model is None:
+    """Return the keys that the model has beside the last one of a path; none if the path leaves the models."""
+    in_own_audit = loc[:1] == ("datasets",) and loc[2:3] == ("audit",)
+    model: type[Section] = BuildConfig
+    for part in (loc[2:] if in_own_audit else loc)[:-1]:
+        if part not in model.model_fields:
+            continue  # a dataset's name
+        annotation = model.model_fields[part].annotation
+        members = [getattr(item, "__origin__", item) for item in getattr(annotation, "__args__", (annotation,))]
+        sections = [item for item in members if isinstance(item, type) and issubclass(item, Section)]
+        if not sections:
             return []
+        model = sections[0]
     return sorted(model.model_fields)
 
 
 def unknown_key(key: str, names: list[str]) -> str:
-    """Say where a dotted key that conf/ does not have leaves the known ones, and which one may be meant.
+    """Return a message about a dotted key that conf/ does not have: its first unknown part, and similar keys.
 
     Args:
         key: as an override names it.
@@ -181,18 +172,20 @@ def unknown_key(key: str, names: list[str]) -> str:
 
     """
     parts = key.split(".")
-    for n, part in enumerate(parts):
-        before, here = ".".join(parts[:n]), tuple(parts[: n + 1])
+    for depth, part in enumerate(parts):
+        parent, here = ".".join(parts[:depth]), tuple(parts[: depth + 1])
         known = names if here[:-1] == ("datasets",) else _known_keys(here)
-        if not n:
+        if depth == 0:
             known = sorted(set(known) - {"inputs", "names"})  # compose fills these
         if not known:
-            return f"{before} has no key {part!r}; if it takes keys of your own, write '+{key}=...'"
+            return f"{parent} has no key {part!r}; if it takes keys of your own, write '+{key}=...'"
         if part not in known:
-            near = [f"{before}.{name}".lstrip(".") for name in difflib.get_close_matches(part, known, 1)]
-            near += [] if n else [f"{section}.{part}" for section in known if part in _known_keys((section, part))]
-            meant = f". Did you mean {' or '.join(near)}?" if near else "."
-            return f"there is no key {'.'.join(here)!r}{meant} Known {f'in {before}' if n else 'sections'}: {known}"
+            similar = [f"{parent}.{name}".lstrip(".") for name in difflib.get_close_matches(part, known, 1)]
+            if depth == 0:
+                similar += [f"{section}.{part}" for section in known if part in _known_keys((section, part))]
+            question = f". Did you mean {' or '.join(similar)}?" if similar else "."
+            place = f"in {parent}" if depth else "sections"
+            return f"there is no key {'.'.join(here)!r}{question} Known {place}: {known}"
     return f"no file in {CONF}/ sets this key; write '+{key}=...'"
 
 
@@ -200,7 +193,7 @@ def validate(tree: dict[str, Any], choices: dict[str, str], overrides: list[str]
     """Check the composed tree against the section models.
 
     Raises:
-        ConfigError: one message names every mistake by dotted path, value, what is allowed, and the file it came from.
+        ConfigError: one message names every mistake by dotted path, value, allowed values, and file.
 
     """
     config, faults = None, list[Any]()
@@ -216,23 +209,39 @@ def validate(tree: dict[str, Any], choices: dict[str, str], overrides: list[str]
     for fault in faults:
         loc = fault["loc"]
         allowed = f"; known here: {_known_keys(loc)}" if fault["type"] == "extra_forbidden" else ""
-        lines.append(f"{mistake(fault)}{allowed}  [{_origin(loc, choices, overrides)}]")
+        origin = _origin(loc, choices, overrides)
+        lines.append(f"{mistake(fault)}{allowed}  [{origin}]{_text_hint(fault, overrides)}")
     count = f"{len(lines)} mistakes" if len(lines) > 1 else "1 mistake"
     raise ConfigError(f"the configuration has {count}:\n  " + "\n  ".join(lines))
 
 
+def _text_hint(fault: Any, overrides: list[str]) -> str:
+    """Return advice about quotes if an override gives a number, a list or a mapping to a key that takes a text."""
+    path = ".".join(map(str, fault["loc"]))
+    matching = [override for override in overrides if key_of(override) == path]
+    if fault["type"] != "string_type" or fault["input"] is None or not matching:
+        return ""
+    return quotes_hint(matching[-1], "params.yaml", "a text that looks like another value wants quotes")
+
+
 def _long_numbers(value: Any, loc: tuple[Any, ...]) -> list[Any]:
-    """Whole numbers that neither JSON nor the ledger can hold."""
+    """Return a fault for each whole number that neither JSON nor the ledger can hold."""
     if isinstance(value, dict):
-        return [found for key, item in value.items() for found in _long_numbers(item, (*loc, key))]
+        return [fault for key, item in value.items() for fault in _long_numbers(item, (*loc, key))]
     if isinstance(value, list):
-        return [found for n, item in enumerate(value) for found in _long_numbers(item, (*loc, n))]
+        return [fault for index, item in enumerate(value) for fault in _long_numbers(item, (*loc, index))]
     fits = not isinstance(value, int) or -(2**63) <= value < 2**63
     return [] if fits else [{"loc": loc, "type": "int_size", "msg": "a whole number must fit 64 bits", "input": value}]
 
 
 def _audit_faults(tree: dict[str, Any], known: set[tuple[Any, ...]]) -> list[Any]:
-    """Mistakes in what datasets lay over the shared section of the audit; those of the shared section itself are ``known``."""
+    """Return the mistakes in the audit keys of each dataset.
+
+    Args:
+        tree: the composed configuration.
+        known: paths of the mistakes found so far; those in the shared section are not repeated for each dataset.
+
+    """
     faults = list[Any]()
     for name, dataset in tree["datasets"].items():
         own = dataset.get("audit") if isinstance(dataset, dict) else None

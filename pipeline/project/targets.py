@@ -10,10 +10,13 @@ from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 
 def open_target(name: str) -> tuple[TargetRecord, Tokenizer]:
-    """Checked record and tokenizer of ``conf/target/<name>.yaml``, or of a fingerprint.json when ``name`` is a path to one.
+    """Return the checked record and the tokenizer of a target.
+
+    Args:
+        name: of a file under conf/target/, without .yaml; or a path to a fingerprint.json.
 
     Raises:
-        ConfigError: no such target.
+        ConfigError: there is no such target.
         TokenizerError: its special-token map does not fit its tokenizer.
 
     """

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.commands.doctor import Finding, filesystem_of, provider
-from pipeline.project.compose import build_config, read_params
+from pipeline.project.compose import build_config
+from pipeline.project.diagnosis import Diagnosis, filesystem_of, provider
+from pipeline.project.params import read_params
 from tests.instant_stages import InstantBuild
 
 MOUNTS = """overlay / overlay rw 0 0
@@ -92,5 +93,5 @@ def test_a_key_is_never_shown_and_an_open_budget_is(monkeypatch: pytest.MonkeyPa
     config = build_config(params._replace(overrides=["provider=openrouter", "budget.usd=null"]))
     found = list(provider(config))
     assert [finding.level for finding in found] == ["ok", "warn"]
-    assert Finding("ok", "key", "OPENROUTER_API_KEY is set") in found
+    assert Diagnosis("ok", "key", "OPENROUTER_API_KEY is set") in found
     assert "SECRET" not in repr(found)

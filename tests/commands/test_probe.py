@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.commands.probe import main, seam_lines
+from pipeline.commands.probe import main
 from pipeline.core.errors import TokenizerError
+from pipeline.model.tokenizer.probe import seam_lines
 from pipeline.model.tokenizer.tokenizer import Tokenizer
-from tests.conftest import ROOT
+from tests.conftest import DEFAULTS, ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +34,7 @@ def test_seams_show_where_joined_text_has_other_ids(tokenizer: Tokenizer) -> Non
 
 @pytest.fixture
 def other_conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    shutil.copytree(ROOT / "conf", tmp_path / "conf")
+    shutil.copytree(DEFAULTS / "conf", tmp_path / "conf")
     monkeypatch.chdir(tmp_path)
     return tmp_path / "conf" / "target" / "kimi_k25.yaml"
 

@@ -14,14 +14,15 @@ from pipeline.commands import compose as compose_command
 from pipeline.core.dvc_yaml import parse_dvc_yaml
 from pipeline.core.errors import ConfigError
 from pipeline.graph import BY_NAME
-from pipeline.project.compose import Params, build_config, read_params, target_section
+from pipeline.project.compose import build_config, target_section
 from pipeline.project.hydra_yaml import as_hydra
+from pipeline.project.params import Params, read_params
 from pipeline.project.settings import BuildConfig, ambiguous_scalars
-from tests.conftest import ROOT
+from tests.conftest import DEFAULTS, ROOT
 
 GROUPS = {
     folder.name: sorted(file.stem for file in folder.glob("*.yaml"))
-    for folder in (ROOT / "conf").iterdir()
+    for folder in (DEFAULTS / "conf").iterdir()
     if folder.is_dir()
 }
 DATASETS = GROUPS["dataset"]
@@ -31,8 +32,8 @@ DATASETS = GROUPS["dataset"]
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of what compose reads, as the working folder."""
     for name in ("conf", "data"):
-        shutil.copytree(ROOT / name, tmp_path / name)
-    shutil.copy(ROOT / "params.yaml", tmp_path)
+        shutil.copytree(DEFAULTS / name, tmp_path / name)
+    shutil.copy(DEFAULTS / "params.yaml", tmp_path)
     for name in ("pipeline", "requirements.lock"):  # read only, and many files
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
@@ -70,9 +71,19 @@ def test_every_shipped_target_stands_alone(project: Path, name: str) -> None:
     assert target_section(name).name == name
 
 
-def test_the_files_in_git_are_the_composition_of_conf(project: Path) -> None:
+def is_shipped() -> bool:
+    """Return whether nobody edited conf/, data/ or params.yaml of this clone."""
+    for shipped in (path for path in DEFAULTS.rglob("*") if path.is_file()):
+        own = ROOT / shipped.relative_to(DEFAULTS)
+        if not own.is_file() or own.read_bytes() != shipped.read_bytes():
+            return False
+    return True
+
+
+def test_the_composed_files_in_git_are_current(project: Path) -> None:
+    """In a clone with an edited conf/ this is a question for `verify`: the edit may not be composed yet."""
     compose_command.main([])
-    for name in ("config.json", "config.yaml", "code.json"):
+    for name in ("config.json", "config.yaml", "code.json") if is_shipped() else ("code.json",):
         assert (project / "build" / name).read_bytes() == (ROOT / "build" / name).read_bytes(), (
             f"build/{name} is stale: run `make compose` and commit it"
         )
@@ -165,9 +176,9 @@ def test_a_mistake_in_what_datasets_share_is_named_once_with_its_own_file(projec
     assert "[conf/audit/default.yaml]" in found
 
 
-def test_a_config_file_that_is_no_utf8_is_named(project: Path) -> None:
+def test_a_config_file_that_is_not_utf8_is_named(project: Path) -> None:
     (project / "conf/train/default.yaml").write_bytes(b"\xff\xfe")
-    assert "conf/train/default.yaml: byte 0 is no UTF-8" in mistake()
+    assert "conf/train/default.yaml: byte 0 is not UTF-8" in mistake()
 
 
 def test_heads_that_do_not_divide_the_width_are_refused(project: Path) -> None:
@@ -280,7 +291,7 @@ def test_both_readers_are_as_the_libraries_themselves() -> None:
         "|\n  x",
     ]
     odd = "".join(f"k{n}: {scalar}\n" for n, scalar in enumerate(scalars))
-    for text in [*(path.read_text() for path in (ROOT / "conf").rglob("*.yaml")), odd, "", "- a\n", "text\n"]:
+    for text in [*(path.read_text() for path in (DEFAULTS / "conf").rglob("*.yaml")), odd, "", "- a\n", "text\n"]:
         assert parse_dvc_yaml(text) == YAML(typ="safe").load(text)
         assert (as_hydra(text) or {}) == OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=False)
 
@@ -289,7 +300,7 @@ def test_both_readers_are_as_the_libraries_themselves() -> None:
     ("line", "says"),
     [
         ("${train.lr", "no viable alternative at input"),
-        ("&a [1, *a]", "conf/train/default.yaml: an alias (*) stands within the value that it repeats"),
+        ("&a [1, *a]", "conf/train/default.yaml: an alias (*) is inside the value that it repeats"),
         ("{[1]: a}", "conf/train/default.yaml: not the YAML 1.1 that Hydra reads"),
         ("\tx", "found character '\\t' that cannot start any token"),
     ],
@@ -308,10 +319,10 @@ def test_a_key_in_the_config_is_refused_and_not_repeated(project: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("datasets: [a.b]\noverrides: []\n", "'a.b' is no dataset name"),
-        ("datasets: [7]\noverrides: []\n", "7 is no dataset name"),
-        ("datasets: [é]\noverrides: []\n", "'é' is no dataset name"),
-        ("datasets: [target]\noverrides: []\n", "'target' is taken by the build itself"),
+        ("datasets: [a.b]\noverrides: []\n", "'a.b' is not a dataset name"),
+        ("datasets: [7]\noverrides: []\n", "7 is not a dataset name"),
+        ("datasets: [é]\noverrides: []\n", "'é' is not a dataset name"),
+        ("datasets: [target]\noverrides: []\n", "the build itself uses the name 'target'"),
         ("datasets: []\noverrides: []\n", "at least one name"),
         ("datasets: [code, code]\noverrides: []\n", "named more than once: ['code']"),
         ("datasets: [nowhere]\noverrides: []\n", "'nowhere' has no file conf/dataset/nowhere.yaml; there are"),

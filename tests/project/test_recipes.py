@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.project.compose import build_config, read_params
+from pipeline.project.compose import build_config
+from pipeline.project.params import read_params
 from pipeline.project.settings import BuildConfig
 from tests.conftest import ROOT
 from tests.workspace import copy_of_repository

@@ -17,9 +17,9 @@ from omegaconf import DictConfig
 
 from pipeline import sweep as module
 from pipeline.core.errors import BusyError, ConfigError
-from pipeline.project.compose import Params
-from pipeline.project.experiments import Job, last_words, show
-from pipeline.sweep import _multirun, check_arguments, check_values, hydra_arguments, only_one, quoted, run_job
+from pipeline.project.experiments import SweepJob, last_words, show
+from pipeline.project.params import Params
+from pipeline.sweep import _multirun, check_arguments, check_values, dvc_list_item, hydra_arguments, locked, run_job
 from tests.conftest import ROOT
 from tests.instant_stages import InstantBuild
 from tests.polling import is_alive, wait_until
@@ -52,7 +52,7 @@ def through_dvc(overrides: list[str], folder: Path) -> list[str]:
 
     path = folder / "params.yaml"
     path.write_text("datasets:\n- a\noverrides: []\n")
-    apply_overrides(str(path), [f"overrides=[{','.join(map(quoted, overrides))}]"])
+    apply_overrides(str(path), [f"overrides=[{','.join(map(dvc_list_item, overrides))}]"])
     found: list[str] = YAML(typ="safe").load(path.read_text())["overrides"]
     return found
 
@@ -77,13 +77,13 @@ def test_any_text_reaches_params_as_it_was(tmp_path_factory: pytest.TempPathFact
 
 def test_a_long_reason_and_the_paths_in_it_stay_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     reason = f"{'error ' * 60}(all of it: multirun/a/sweep-b.log)"
-    show([Job("sweep-b", ["a=1"], "failed", 1.0, reason=reason)], Path("multirun/a/sweep.json"))
+    show([SweepJob("sweep-b", ["a=1"], "failed", 1.0, reason=reason)], Path("multirun/a/sweep.json"))
     assert f"sweep-b failed: {reason}" in capsys.readouterr().err.splitlines()
 
 
 def test_an_interpolation_is_refused() -> None:
-    with pytest.raises(ConfigError, match="interpolations belong into conf/"):
-        quoted("train.lr=${audit.x}")
+    with pytest.raises(ConfigError, match="a sweep cannot pass interpolations on"):
+        dvc_list_item("train.lr=${audit.x}")
 
 
 def test_datasets_and_overrides_of_params_come_first_and_give_way_to_the_users() -> None:
@@ -126,9 +126,9 @@ def test_an_optimising_sweeper_gets_a_number_also_for_a_failed_job(
     )
     asked: list[list[str]] = []
 
-    def job(overrides: list[str], folder: Path) -> Job:
+    def job(overrides: list[str], folder: Path) -> SweepJob:
         asked.append(overrides)
-        return Job("sweep-x", overrides, "done" if figures else "failed", 1.0, figures=figures)
+        return SweepJob("sweep-x", overrides, "done" if figures else "failed", 1.0, figures=figures)
 
     monkeypatch.setattr("pipeline.sweep.HydraConfig.get", lambda: job_settings)
     monkeypatch.setattr("pipeline.sweep.run_job", job)
@@ -139,13 +139,13 @@ def test_an_optimising_sweeper_gets_a_number_also_for_a_failed_job(
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["-m", "train.lr=1,2", "--config-name=other"], "'--config-name=other' is none of a sweep's flags"),
-        (["-m", "train.lr=1,2", "--cfg", "job"], "'--cfg' is none"),
-        (["-m", "--jsn", "train.lr=1,2"], "'--jsn' is none"),
+        (["-m", "train.lr=1,2", "--config-name=other"], "'--config-name=other' is not a flag of a sweep"),
+        (["-m", "train.lr=1,2", "--cfg", "job"], "'--cfg' is not a flag"),
+        (["-m", "--jsn", "train.lr=1,2"], "'--jsn' is not a flag"),
         (["-m", "train.lr=1,2", "hydra.sweep.dir=elsewhere"], "its records lie under multirun/"),
         (["-m", "train.lr=1,2", "hydra.job.chdir=true"], "the sweep itself sets this"),
-        (["-m", "train.lr=1,2", "+dataset@datasets.more=code"], "which datasets are built stands in params.yaml"),
-        (["-m", "datasets=[code],[tools]"], "which datasets are built stands in params.yaml"),
+        (["-m", "train.lr=1,2", "+dataset@datasets.more=code"], "params.yaml names the datasets to build"),
+        (["-m", "datasets=[code],[tools]"], "params.yaml names the datasets to build"),
         (["-m", "=1", "train.lr=1"], "sets no key"),
         (["train.lr=1,2"], "usage"),
     ],
@@ -162,19 +162,18 @@ def test_help_is_no_mistake(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_same_sweep_runs_once_at_a_time(tmp_path: Path) -> None:
     with (
-        only_one(tmp_path / "sweep"),
+        locked(tmp_path / "sweep"),
         pytest.raises(BusyError, match="the same sweep is running already"),
-        only_one(tmp_path / "sweep"),
+        locked(tmp_path / "sweep"),
     ):
         pass
-    with only_one(tmp_path / "sweep"):
+    with locked(tmp_path / "sweep"):
         pass
 
 
 def test_a_value_of_the_wrong_type_is_told_before_the_first_job(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(ROOT)
     params = Params(["code"], [])
     check_values(["-m", "train.lr=1e-3,1e-4"], params)
     assert capsys.readouterr().err == ""
@@ -184,7 +183,7 @@ def test_a_value_of_the_wrong_type_is_told_before_the_first_job(
     )
     with pytest.raises(ConfigError, match=r"2 of 2 jobs cannot be built:\n  train\.lr"):
         check_values(["-m", "train.lr=abc,def"], params)
-    with pytest.raises(ConfigError, match="does not support sweep type"):
+    with pytest.raises(ConfigError, match="tries listed values only, and an interval has none"):
         check_values(["-m", "train.lr=interval(1,2)"], params)
     check_values(
         ["-m", "hydra/sweeper=optuna", "train.lr=interval(1,2)"], params
@@ -254,7 +253,7 @@ def test_a_launchers_own_process_follows_the_sweep(monkeypatch: pytest.MonkeyPat
         "pipeline.sweep.HydraConfig.get",
         lambda: SimpleNamespace(overrides=SimpleNamespace(task=[]), sweep=SimpleNamespace(dir="x")),
     )
-    monkeypatch.setattr("pipeline.sweep.run_job", lambda *_: Job("sweep-x", [], "done", 1.0))
+    monkeypatch.setattr("pipeline.sweep.run_job", lambda *_: SweepJob("sweep-x", [], "done", 1.0))
     for process, follows in ((os.getpid(), 0), (os.getppid(), 1)):
         monkeypatch.setenv("AERIE_SWEEP_PROCESS", str(process))
         _multirun.__wrapped__(DictConfig({}))

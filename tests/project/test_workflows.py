@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from pipeline.project.versions.diff.markdown import LIMIT, MARK
+from pipeline.project.versions.diff.markdown_page import LIMIT, MARK
 from tests.conftest import ROOT
 from tests.instant_stages import InstantBuild
 

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline.standin.corpus.prompt_files import main
 from pipeline.standin.corpus.streams import HELDOUT, KINDS, SHIPPED, heldout, prompt_digest, shipped, training
-from tests.conftest import ROOT
+from tests.conftest import DEFAULTS
 
 
 def test_the_shipped_prompt_files_are_what_the_generator_writes(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_the_shipped_prompt_files_are_what_the_generator_writes(tmp_path: Path) 
     written = sorted(path.name for path in tmp_path.iterdir())
     assert written == ["code.jsonl", "heldout.jsonl", "reasoning.jsonl", "tools.jsonl"]
     for name in written:
-        assert (tmp_path / name).read_bytes() == (ROOT / "data" / name).read_bytes(), (
+        assert (tmp_path / name).read_bytes() == (DEFAULTS / "data" / name).read_bytes(), (
             f"data/{name} differs; run `python -m pipeline.standin.corpus.prompt_files data`"
         )
 
@@ -33,7 +33,7 @@ def test_every_heldout_line_names_its_dataset_and_ids_are_unique() -> None:
     rows = [
         json.loads(line)
         for name in ("heldout", *KINDS)
-        for line in (ROOT / "data" / f"{name}.jsonl").read_text().splitlines()
+        for line in (DEFAULTS / "data" / f"{name}.jsonl").read_text().splitlines()
     ]
     assert {row["dataset"] for row in rows[: HELDOUT * len(KINDS)]} == set(KINDS)
     assert len({row["id"] for row in rows}) == len(rows)

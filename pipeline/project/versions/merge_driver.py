@@ -1,8 +1,9 @@
-"""git's merge driver for dvc.lock: `python -m pipeline.project.versions.merge_driver BASE OURS THEIRS`, stage by stage, into OURS.
+"""A git merge driver for dvc.lock: `python -m pipeline.project.versions.merge_driver BASE OURS THEIRS`, into OURS.
 
-DVC has a driver of its own only for `.dvc` files. A stage that one side changed takes that side's entry; one that both
-changed in different ways is forgotten, so that `dvc repro` restores it from the run cache or runs it, and can never take an entry that
-fits neither side's config. `make setup` tells git of it; `.gitattributes` says which files it is for.
+DVC's own driver is for `.dvc` files only. This one merges stage by stage. A stage that one side changed takes the entry
+of that side. A stage that both sides changed in different ways loses its entry, so that `dvc repro` restores it from the
+run cache or runs it; an entry of one side could fit neither side's config. `make setup` registers the driver with git;
+`.gitattributes` names its files.
 """
 
 import io
@@ -26,8 +27,11 @@ with reporting_import_errors(__name__):
 def merge(
     base: Mapping[str, Any], ours: Mapping[str, Any], theirs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Merge the stages of three lock files; return the merged ones, and the names of those changed on both sides, which are left out."""
-    merged, forgotten = {}, []
+    """Merge the stages of three lock files.
+
+    Returns the merged stages, and the names of the stages that both sides changed, which have no entry any more.
+    """
+    merged, dropped = {}, []
     for name in dict.fromkeys([*ours, *theirs, *base]):
         before, mine, other = base.get(name), ours.get(name), theirs.get(name)
         if mine == other or other == before:
@@ -35,15 +39,15 @@ def merge(
         elif mine == before:
             kept = other
         else:
-            forgotten.append(name)
+            dropped.append(name)
             continue
         if kept is not None:
             merged[name] = kept
-    return merged, forgotten
+    return merged, dropped
 
 
 def render(stages: Mapping[str, Any]) -> bytes:
-    """Write a lock file as DVC does, so that an entry that did not change gives no line in a diff."""
+    """Return a lock file in the form that DVC writes, so that a diff shows only the changed entries."""
     text = io.StringIO()
     yaml = YAML()
     yaml.default_flow_style = False
@@ -55,7 +59,7 @@ def main(argv: list[str]) -> None:
     """Merge three files into the second.
 
     Raises:
-        ConfigError: wrong arguments, or one of the files is no lock file; nothing is written, and git reports a conflict.
+        ConfigError: wrong arguments, or a file is not a lock file; nothing is written, and git reports a conflict.
 
     """
     if len(argv) != 3:
@@ -64,11 +68,12 @@ def main(argv: list[str]) -> None:
         raw_stages(read_bytes(Path(name)), f"dvc.lock ({side})")
         for side, name in zip(("base", "ours", "theirs"), argv, strict=True)
     )
-    merged, forgotten = merge(base, ours, theirs)
+    merged, dropped = merge(base, ours, theirs)
     write_bytes(Path(argv[1]), render(merged))
-    if forgotten:
+    if dropped:
         print(
-            f"dvc.lock: changed on both sides, so forgotten: {', '.join(forgotten)}; `python -m pipeline plan` tells what `dvc repro` would pay",
+            f"dvc.lock: changed on both sides, so dropped: {', '.join(dropped)}; "
+            "`python -m pipeline plan` tells what `dvc repro` would cost",
             file=sys.stderr,
         )
 

@@ -1,23 +1,25 @@
-"""Which stages do not agree with a version of the config and the code: from the stage table and dvc.lock alone.
+"""Stages that do not agree with a version of the config and the code, from the stage table and dvc.lock alone.
 
-DVC's own `status` answers for the working tree only, after composing, and hashes data; this answers for any version, in
-milliseconds, from documents. It names what is stale by itself; `followers` adds what may change because of it.
+DVC's own `status` answers for the working tree only, after composing, and hashes data. This module answers for any
+version, in milliseconds, from documents. `stale` names the stages whose own inputs changed; `followers` adds the stages
+that may change because of them.
 """
 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from pipeline.formats import build_folder
 from pipeline.graph import STAGES, Stage
-from pipeline.project.versions.lockfile import Entry, folder_digest
+from pipeline.project.versions.lockfile import LockEntry, folder_digest
 
-CONFIG = "build/config.json"
-CODE = "build/code.json"
+CONFIG = build_folder.CONFIG.as_posix()
+CODE = build_folder.CODE.as_posix()
 
 _ABSENT = "nothing"
 
 
 def instances(names: Iterable[str]) -> Iterator[tuple[str, Stage, str | None]]:
-    """Every stage of a build as DVC names it, in the order of the table: `audit@code`, its stage, its dataset."""
+    """Yield every stage of a build in the order of the table: DVC's name (`audit@code`), the stage, the dataset."""
     listed = sorted(names)
     for stage in STAGES:
         for name in listed if stage.per_dataset else [None]:
@@ -30,7 +32,7 @@ def _show(value: Any) -> str:
 
 
 def changes(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Leaves in which two documents differ: dotted path, old value, new value; a missing one is `...`."""
+    """Yield the leaves in which two documents differ: dotted path, old value, new value; `...` for a missing value."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({*old, *new}):
             yield from changes(old.get(key, ...), new.get(key, ...), f"{where}.{key}".lstrip("."))
@@ -39,7 +41,7 @@ def changes(old: Any, new: Any, where: str = "") -> Iterator[tuple[str, Any, Any
 
 
 def describe(path: str, old: Any, new: Any) -> str:
-    """One changed value for people."""
+    """Describe one changed value in a line."""
     was, now = (_ABSENT if value is ... else _show(value) for value in (old, new))
     return f"{path}: {was} -> {now}"
 
@@ -50,19 +52,19 @@ def _at(document: Any, path: str) -> Any:
     return document
 
 
-def _param_reasons(stage: Stage, name: str | None, entry: Entry, config: Any, code: Any) -> Iterator[str]:
+def _param_reasons(stage: Stage, name: str | None, entry: LockEntry, config: Any, code: Any) -> Iterator[str]:
     recorded = entry.params.get(CONFIG, {})
     keys = [template.format(d=name) for template in stage.keys.values()]
     for key in sorted({*keys, *recorded}):
         now = _at(config, key) if key in keys else ...
-        for found in changes(recorded.get(key, ...), now, key):
-            yield describe(*found)
+        for change in changes(recorded.get(key, ...), now, key):
+            yield describe(*change)
     if list(changes(entry.params.get(CODE, {}).get(stage.name), _at(code, stage.name))):
         yield "its code or a library changed"
 
 
 def _digest_of(path: str, outs: dict[str, str], names: Iterable[str]) -> str | None:
-    """Recorded digest of a path that some stage writes; of a folder, from the files that lie in it."""
+    """Return the recorded digest of a path that some stage writes; for the folder of stamps, from the files in it."""
     if path in outs:
         return outs[path]
     inside = {out.removeprefix(f"{path}/"): digest for out, digest in outs.items() if out.startswith(f"{path}/")}
@@ -75,20 +77,20 @@ def _digest_of(path: str, outs: dict[str, str], names: Iterable[str]) -> str | N
 
 
 def _file_reasons(
-    stage: Stage, name: str | None, entry: Entry, outs: dict[str, str], names: Iterable[str]
+    stage: Stage, name: str | None, entry: LockEntry, outs: dict[str, str], names: Iterable[str]
 ) -> Iterator[str]:
     reads = {template.format(d=name) for template in stage.reads.values() if "{each}" not in template}
     writes = {template.format(d=name) for template in stage.writes.values()}
-    for what, wanted, found in (("reads", reads, set(entry.deps)), ("writes", writes, set(entry.outs))):
-        for path in sorted(wanted ^ found):
-            yield f"{what} {path} {'now' if path in wanted else 'no longer'}"
+    for verb, declared, recorded in (("reads", reads, set(entry.deps)), ("writes", writes, set(entry.outs))):
+        for path in sorted(declared ^ recorded):
+            yield f"{verb} {path} {'now' if path in declared else 'no longer'}"
     for path in sorted(reads & set(entry.deps)):
         if entry.deps[path] != _digest_of(path, outs, names):
             yield f"{path} changed since it ran"
 
 
-def stale(config: Any, code: Any, lock: dict[str, Entry]) -> dict[str, list[str]]:
-    """Stages whose entry in the lock does not agree with the config, the code or the other entries, each with its reasons.
+def stale(config: Any, code: Any, lock: dict[str, LockEntry]) -> dict[str, list[str]]:
+    """Return the stages whose lock entry does not agree with the config, the code or other entries, with the reasons.
 
     Args:
         config: the document build/config.json.
@@ -97,26 +99,29 @@ def stale(config: Any, code: Any, lock: dict[str, Entry]) -> dict[str, list[str]
 
     """
     names = config["names"]
-    known = list(instances(names))
-    outs = {path: digest for label, _, _ in known if label in lock for path, digest in lock[label].outs.items()}
-    found: dict[str, list[str]] = {}
-    for label, stage, name in known:
+    labelled = list(instances(names))
+    outs = {path: digest for label, _, _ in labelled if label in lock for path, digest in lock[label].outs.items()}
+    reasons_of: dict[str, list[str]] = {}
+    for label, stage, name in labelled:
         entry = lock.get(label)
         if entry is None:
-            found[label] = ["has no entry in dvc.lock"]
+            reasons_of[label] = ["has no entry in dvc.lock"]
             continue
         command = f"python -m pipeline {stage.name}" + (f" {name}" if name else "")
         reasons = [] if entry.cmd == command else [f"its command is {command!r} now"]
         reasons += [*_param_reasons(stage, name, entry, config, code), *_file_reasons(stage, name, entry, outs, names)]
         if reasons:
-            found[label] = reasons
-    return found
+            reasons_of[label] = reasons
+    return reasons_of
 
 
 def affected(old: tuple[Any, Any], new: tuple[Any, Any]) -> dict[str, list[str]]:
-    """Stages whose own slice of the config, or whose code, differs between two versions; each version is (config, code).
+    """Return the stages whose own config keys or code differ between two versions, with the reasons.
 
-    A dataset's stages that are only in the new version are among them.
+    Args:
+        old: config and code of the older version.
+        new: the same of the newer version; all stages of a dataset that only this one has are in the result.
+
     """
     before = {label for label, _, _ in instances(old[0].get("names", []))}
     found = {}
@@ -137,7 +142,7 @@ def affected(old: tuple[Any, Any], new: tuple[Any, Any]) -> dict[str, list[str]]
 
 
 def followers(labels: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Stages that read, directly or not, what these stages write: at most these run after them. In the order of the table."""
+    """Return the stages that read, directly or not, an output of these stages, in the order of the table."""
     listed = list(names)
     first = set(labels)
     found: list[str] = []

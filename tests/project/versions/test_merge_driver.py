@@ -27,15 +27,15 @@ def put(value: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("base", "ours", "theirs"), list(itertools.product(VALUES, repeat=3)))
 def test_the_side_that_changed_wins_and_both_sides_lose(base: Any, ours: Any, theirs: Any) -> None:
-    merged, forgotten = merge(put(base), put(ours), put(theirs))
+    merged, dropped = merge(put(base), put(ours), put(theirs))
     if ours == theirs:
-        assert (merged, forgotten) == (put(ours), [])
+        assert (merged, dropped) == (put(ours), [])
     elif ours == base:
-        assert (merged, forgotten) == (put(theirs), [])
+        assert (merged, dropped) == (put(theirs), [])
     elif theirs == base:
-        assert (merged, forgotten) == (put(ours), [])
+        assert (merged, dropped) == (put(ours), [])
     else:
-        assert (merged, forgotten) == ({}, ["stage"])
+        assert (merged, dropped) == ({}, ["stage"])
 
 
 locks = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 3).map(lambda n: {"cmd": str(n)}))
@@ -109,8 +109,8 @@ def test_branches_that_built_different_datasets_merge_and_only_what_they_share_r
     branch(workspace, "two", ("conf/dataset/tools.yaml", "temperature: 0.8", "temperature: 0.7"))
     workspace.runs()
     merged = workspace.run("git", "merge", "-m", "both", "one")
-    forgotten = merged.stderr.partition("forgotten: ")[2].partition(";")[0].split(", ")
-    assert forgotten == ["compose", "train", "evaluate", "export"]
+    dropped = merged.stderr.partition("dropped: ")[2].partition(";")[0].split(", ")
+    assert dropped == ["compose", "train", "evaluate", "export"]
     assert workspace.call("verify").returncode == 2
     workspace.run("dvc", "checkout", "-q", check=False)  # brings the data that the merged entries speak of
     assert workspace.repro() == {"compose", "train", "evaluate", "export"}

@@ -79,6 +79,23 @@ def test_changed_code_names_the_stages_that_run_it(workspace: InstantBuild) -> N
     assert "its code or a library changed" in said
 
 
+def test_an_edit_that_is_not_composed_yet_is_told_from_a_commit_that_was_made_without_composing(
+    workspace: InstantBuild,
+) -> None:
+    workspace.replace("conf/dataset/code.yaml", "temperature: 0.8", "temperature: 0.9")
+    said = refusal(workspace)
+    assert "edited since the last commit, and not composed yet: conf/dataset/code.yaml" in said
+    workspace.run("git", "commit", "-qam", "an edit without composing")
+    said = refusal(workspace)
+    assert "the last commit itself holds stale files: it was made without composing" in said
+    assert "not composed yet" not in said
+    workspace.call("compose")
+    workspace.run("git", "commit", "-qam", "composed")
+    assert "holds stale files" not in refusal(workspace)
+    workspace.write("build/config.yaml", "{}")
+    assert "not as in the last commit: build/config.yaml" in refusal(workspace)
+
+
 def removed(path: str) -> Callable[[InstantBuild], None]:
     return lambda workspace: (workspace.root / path).unlink()
 

@@ -4,7 +4,6 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,8 +12,9 @@ from pipeline.stages.audit import checks
 from pipeline.stages.audit.checks.catalog import BY_NAME, CHECKS
 from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import AuditSection, laid_over
+from tests.conftest import DEFAULTS
 
-SHIPPED = sorted(path.stem for path in Path("conf/audit").glob("*.yaml"))
+SHIPPED = sorted(path.stem for path in (DEFAULTS / "conf/audit").glob("*.yaml"))
 
 
 def test_every_check_has_its_entry_in_the_config_and_every_entry_its_check() -> None:

@@ -23,7 +23,7 @@ from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.source import Source, parquet
 from pipeline.stages.audit.outputs import Outputs, write_audit
 from pipeline.stages.audit.stage import Config, run
-from tests.conftest import ROOT
+from tests.conftest import DEFAULTS, ROOT
 from tests.stages.audit.rows import answer, clean_rows, write_tokens
 
 pytestmark = pytest.mark.slow
@@ -241,7 +241,7 @@ def test_what_is_written_does_not_depend_on_the_number_of_processes_or_how_they_
         sys.executable,
         "-c",
         FORKED,
-        str(ROOT / "conf/audit/default.yaml"),
+        str(DEFAULTS / "conf/audit/default.yaml"),
         str(tokens),
         str(responses),
         str(tmp_path / "forked"),

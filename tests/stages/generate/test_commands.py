@@ -18,7 +18,7 @@ from pipeline.commands.store import collect, export_answers, import_answers
 from pipeline.core.errors import AerieError, ArtifactError, InputError
 from pipeline.stages.generate.ledger.connection import FILE, connect, opened
 from pipeline.stages.generate.ledger.queries import iterate_answers
-from tests.conftest import ROOT
+from tests.conftest import DEFAULTS, ROOT
 from tests.polling import TIMEOUT_S
 from tests.stages.generate.chat_server import ChatServer, ScriptedReply, completion, good
 from tests.stages.generate.conftest import Bench
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, ChatServer]]:
     """A folder with this repository's conf/ and data/, pointed at a server on loopback."""
     for name in ("conf", "data"):
-        shutil.copytree(ROOT / name, tmp_path / name)
+        shutil.copytree(DEFAULTS / name, tmp_path / name)
     monkeypatch.setenv("AERIE_STORE", str(tmp_path / "store"))
     with ChatServer() as server:
         overrides = [

@@ -18,6 +18,7 @@ from pipeline.stages.generate.ledger.connection import FILE, opened
 from pipeline.stages.generate.ledger.statements import settle_orphans
 from pipeline.stages.generate.limits.money import PICO
 from pipeline.stages.generate.provider.settling import SettlingReport, bill_of, settle_uncertain
+from tests.conftest import ROOT
 from tests.polling import wait_until
 from tests.stages.generate.chat_server import ScriptedReply, good
 from tests.stages.generate.conftest import Bench
@@ -115,7 +116,7 @@ def test_an_id_is_on_the_disk_while_its_body_is_still_awaited(bench: Bench) -> N
         bench.dataset,
     ]
     child = subprocess.Popen(
-        command, stderr=subprocess.DEVNULL, env={**os.environ, "AERIE_STORE": str(bench.folder / "store")}
+        command, cwd=ROOT, stderr=subprocess.DEVNULL, env={**os.environ, "AERIE_STORE": str(bench.folder / "store")}
     )
     wait_until(lambda: len(bench.server.asked) == 1 and bool(_noted(bench.folder / "store" / FILE)))
     child.send_signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A difference as one self-contained HTML page, in the frame of all reports: everything, readable without network or scripts."""
+"""A difference as one self-contained HTML page in the frame of all reports, readable without network or scripts."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,7 +6,7 @@ from pipeline.core.html.blocks import table
 from pipeline.core.html.frame import page
 from pipeline.core.html.markup import Html, join, tag
 from pipeline.project.versions.diff import wording
-from pipeline.project.versions.diff.difference import Dataset, Difference
+from pipeline.project.versions.diff.difference import DatasetDifference, Difference
 
 _CLASSES = {"-": "old", "+": "new", " ": "same"}
 _HEADLINE = ("accepted", "completion_tokens", "cost_usd", "exact", "verdict")
@@ -47,17 +47,17 @@ def _overview(difference: Difference) -> Html:
     return table(heads, rows, caption="Datasets, before and after")
 
 
-def _dataset(dataset: Dataset) -> Iterator[Html]:
+def _dataset(dataset: DatasetDifference) -> Iterator[Html]:
     if dataset.rows is not None:
         yield tag("p", f"{wording.row_counts(dataset.rows)}.")
-        moved = [
+        changed = [
             [column, name, wording.pair(*pair)]
-            for column, found in dataset.rows.mix.items()
-            for name, pair in found.items()
+            for column, counts in dataset.rows.mix.items()
+            for name, pair in counts.items()
             if pair[0] != pair[1]
         ]
-        if moved:
-            yield table(("column", "value", "rows"), moved, caption="What the rows are made of")
+        if changed:
+            yield table(("column", "value", "rows"), changed, caption="Rows by column value")
         for kind, ids in dataset.rows.ids.items():
             if ids:
                 more = f", the first {len(ids)}" if len(ids) < getattr(dataset.rows, kind) else ""
@@ -66,36 +66,31 @@ def _dataset(dataset: Dataset) -> Iterator[Html]:
                     tag("summary", f"{kind}: {getattr(dataset.rows, kind):,} rows{more}"),
                     tag("pre", "\n".join(ids)),
                 )
-    figures = [[file, wording.change(change)] for file, found in dataset.metrics.items() for change in found]
+    figures = [[file, wording.change(change)] for file, changes in dataset.metrics.items() for change in changes]
     if figures:
         yield tag(
             "details",
-            tag("summary", f"{len(figures)} figures moved"),
+            tag("summary", f"{len(figures)} figures changed"),
             table(("file", "figure"), figures, caption="Metrics"),
         )
-    for example in dataset.examples:
-        lines = [
-            line
-            for diff in (example.prompt, example.completion)
-            if diff is not None
-            for line in wording.diff_lines(diff)
-        ]
+    for row in dataset.examples:
+        lines = [line for diff in (row.prompt, row.completion) if diff is not None for line in wording.diff_lines(diff)]
         body = (tag("pre", f"{mark} {text}", class_=_CLASSES[mark]) for mark, text in lines)
-        yield tag("details", tag("summary", wording.example_title(example)), *body, open=True)
+        yield tag("details", tag("summary", wording.row_title(row)), *body, open=True)
 
 
 def _sections(difference: Difference) -> Iterator[tuple[str, str, Html]]:
-    """Parts of the page as (id, heading, body)."""
+    """Yield the parts of the page as (id, heading, body)."""
     head = tag("h1", f"Data: {difference.old} \u2192 {difference.new}")
-    yield "verdict", "", join(head, tag("p", wording.verdict(difference)), _overview(difference))
+    yield "verdict", "", join(head, tag("p", wording.summary(difference)), _overview(difference))
     if notes := [*difference.notes, *difference.missing]:
         yield "missing", "Not compared", _list(notes)
     yield "config", f"Config: {len(difference.config)} values changed", _list(map(wording.change, difference.config))
     if difference.code:
-        yield "code", "Code", _list(f"{stage}: {', '.join(what)}" for stage, what in difference.code.items())
+        yield "code", "Code", _list(f"{stage}: {', '.join(parts)}" for stage, parts in difference.code.items())
     yield "stages", "Stages that will rerun", _rerun(difference)
-    for number, (file, found) in enumerate(difference.drafter.items()):
-        yield f"drafter-{number}", file, _list(map(wording.change, found))
+    for number, (file, changes) in enumerate(difference.drafter.items()):
+        yield f"drafter-{number}", file, _list(map(wording.change, changes))
     for number, dataset in enumerate(difference.datasets):
         yield f"dataset-{number}", wording.presence(dataset), join(*_dataset(dataset))
 
@@ -112,5 +107,5 @@ def _rerun(difference: Difference) -> Html:
 
 
 def render(difference: Difference) -> str:
-    """Write the page."""
+    """Return the page."""
     return page(f"Data: {difference.old} \u2192 {difference.new}", list(_sections(difference)))

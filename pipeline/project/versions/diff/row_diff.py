@@ -1,6 +1,7 @@
-"""Two versions of tokens.parquet, row by row: which were added, removed, changed or renamed; by digests, so that memory stays flat.
+"""Two versions of tokens.parquet, row by row: rows added, removed, changed or renamed.
 
-A row of 1,000 tokens becomes three digests: of what the model read, of what it emitted, of everything else that is recorded of it.
+Each row becomes three digests of 16 bytes, of its prompt, its completion and its other columns, so that memory does not
+grow with the length of rows.
 """
 
 import hashlib
@@ -21,18 +22,18 @@ from pipeline.formats.schema.tokens import SCHEMA
 
 PROMPT, COMPLETION = "prompt_ids", "completion_ids"
 RECORD = [name for name in SCHEMA.names if name not in ("id", PROMPT, COMPLETION)]
-"""Columns that say how the ids are known and what became of them."""
+"""The other columns: evidence, status, provider and so on."""
 
 _NULL = -(1 << 62)
 _COUNTED = ("evidence", "provider", "status", "finish_reason")
 
 Digests = tuple[bytes, bytes, bytes]
-"""Of the prompt, the completion, the record."""
+"""Digests of the prompt, the completion, the record; 16 bytes each."""
 
 
 @dataclass(slots=True)
-class Totals:
-    """One version's columns, counted."""
+class ColumnTotals:
+    """Sums and counts over the columns of one version."""
 
     rows: int = 0
     prompt_tokens: int = 0
@@ -53,35 +54,36 @@ class Totals:
 
 @dataclass(slots=True)
 class RowChanges:
-    """How two versions differ, by row id; each list is in the order of its file."""
+    """The rows in which two versions differ, by row id; each list is in the order of its file."""
 
     added: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
     renamed: list[tuple[str, str]] = field(default_factory=list)
-    """Rows with the same content under another id: old id, new id; they are neither in `added` nor in `removed`."""
+    """Old and new id of rows with the same content under another id; they are in neither `added` nor `removed`."""
     changed: dict[str, list[str]] = field(default_factory=dict)
-    """Row id to what changed: prompt, completion, record."""
+    """Row id to the parts that changed: prompt, completion, record."""
     unchanged: int = 0
-    old: Totals = field(default_factory=Totals)
-    new: Totals = field(default_factory=Totals)
+    old: ColumnTotals = field(default_factory=ColumnTotals)
+    new: ColumnTotals = field(default_factory=ColumnTotals)
 
 
 def _codes(array: pa.Array) -> npt.NDArray[np.int64]:
-    """A column as numbers that are equal when the values are, in any file; a string stands for a digest of itself."""
+    """Return a column of N values as N int64 numbers, equal for equal values in any file; a string becomes a digest."""
     if pa.types.is_string(array.type):
         encoded = array.dictionary_encode()
-        known = [
+        text_codes = [
             int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
             for text in encoded.dictionary.to_pylist()
         ]
-        table = np.array([*known, _NULL], dtype=np.int64)
-        codes: npt.NDArray[np.int64] = table[encoded.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)]
+        table = np.array([*text_codes, _NULL], dtype=np.int64)
+        indices = encoded.indices.fill_null(len(text_codes)).to_numpy(zero_copy_only=False)
+        codes: npt.NDArray[np.int64] = table[indices]
         return codes
     return np.asarray(array.cast(pa.int64()).fill_null(_NULL).to_numpy(zero_copy_only=False))
 
 
 def _slices(array: pa.Array) -> list[bytes]:
-    """Bytes of each row of a list column."""
+    """Return the bytes of each row of a list column."""
     flat = array.flatten()
     columns = [_codes(flat.field(n)) for n in range(flat.type.num_fields)] if pa.types.is_struct(flat.type) else None
     values = (
@@ -101,7 +103,7 @@ def _digest(parts: Iterable[bytes]) -> bytes:
 
 
 def digests(batch: pa.RecordBatch) -> Iterator[tuple[str, Digests]]:
-    """Row id and digests of each row of a batch."""
+    """Yield row id and digests of each row of a batch."""
     lists = [name for name in RECORD if pa.types.is_list(SCHEMA.field(name).type)]
     scalars = np.ascontiguousarray(
         np.stack([_codes(batch.column(name)) for name in RECORD if name not in lists], axis=1)
@@ -119,27 +121,27 @@ def digests(batch: pa.RecordBatch) -> Iterator[tuple[str, Digests]]:
         )
 
 
-def read_digests(path: Path, totals: Totals) -> dict[str, Digests]:
-    """Digests of every row by id; ``totals`` is counted on the way.
+def read_digests(path: Path, totals: ColumnTotals) -> dict[str, Digests]:
+    """Read the digests of every row, by row id; add the rows to ``totals``.
 
     Raises:
-        InputError: not a tokens file, or two rows share an id.
+        InputError: the file is not a tokens file, or two rows share an id.
 
     """
-    found: dict[str, Digests] = {}
+    rows: dict[str, Digests] = {}
     for batch in read_batches(path, SCHEMA):
         totals.add(batch)
         for identity, row in digests(batch):
-            if identity in found:
+            if identity in rows:
                 raise InputError(
                     f"{path}: two rows have the id {identity!r}, so rows cannot be matched by id; run `dvc repro`"
                 )
-            found[identity] = row
-    return found
+            rows[identity] = row
+    return rows
 
 
 def compare(old: Path | None, new: Path | None) -> RowChanges:
-    """Compare two files; None stands for a version without this dataset.
+    """Compare two files; None for a version without this dataset.
 
     Raises:
         InputError: as `read_digests`.
@@ -164,12 +166,12 @@ def compare(old: Path | None, new: Path | None) -> RowChanges:
 
 
 def _match_renamed(changes: RowChanges, before: dict[str, Digests], after: dict[str, Digests]) -> None:
-    """Take rows whose content only moved to another id out of the added and the removed."""
-    homeless: dict[Digests, list[str]] = {}
+    """Move rows with equal content under another id from `added` and `removed` to `renamed`."""
+    removed_by_content: dict[Digests, list[str]] = {}
     for identity in changes.removed:
-        homeless.setdefault(before[identity], []).append(identity)
+        removed_by_content.setdefault(before[identity], []).append(identity)
     for identity in changes.added:
-        if candidates := homeless.get(after[identity]):
+        if candidates := removed_by_content.get(after[identity]):
             changes.renamed.append((candidates.pop(0), identity))
     gone, come = ({pair[side] for pair in changes.renamed} for side in (0, 1))
     changes.removed = [identity for identity in changes.removed if identity not in gone]
@@ -177,10 +179,10 @@ def _match_renamed(changes: RowChanges, before: dict[str, Digests], after: dict[
 
 
 def unchanged(path: Path) -> RowChanges:
-    """Count a file that is the same in both versions.
+    """Count the rows of a file that both versions share.
 
     Raises:
-        InputError: not a tokens file.
+        InputError: the file is not a tokens file.
 
     """
     changes = RowChanges()
@@ -191,17 +193,17 @@ def unchanged(path: Path) -> RowChanges:
 
 
 def pick(path: Path, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Whole rows with these ids.
+    """Read the whole rows with some ids, by row id.
 
     Raises:
-        InputError: not a tokens file.
+        InputError: the file is not a tokens file.
 
     """
     wanted = pa.array(list(ids), pa.string())
-    found = {}
+    rows = {}
     for batch in read_batches(path, SCHEMA):
         for row in batch.filter(pc.is_in(batch.column("id"), wanted)).to_pylist():
-            found[row["id"]] = row
-        if len(found) == len(wanted):
+            rows[row["id"]] = row
+        if len(rows) == len(wanted):
             break
-    return found
+    return rows

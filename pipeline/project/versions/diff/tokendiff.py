@@ -1,4 +1,4 @@
-"""Two versions of one row, token by token: where they part, what text stands there, which ids, where they meet again."""
+"""Two versions of one row, token by token: shared start, differing ids with their text, shared end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,60 +7,60 @@ from typing import Any
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 CONTEXT = 12
-"""Shared tokens shown before the first difference."""
+"""Number of shared tokens shown before the first difference."""
 WIDTH = 48
-"""Differing tokens shown of each side."""
+"""Number of differing tokens shown of each side."""
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Some ids and their text."""
+class TokenSpan:
+    """Consecutive token ids and their text."""
 
     ids: list[int]
     text: str
     omitted: int
-    """Further ids that are not shown."""
+    """Number of further ids that are not shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceDiff:
-    """Where two id sequences part."""
+    """The difference of two sequences of token ids."""
 
     shared_start: int
-    """Equal tokens before they part: the index of the first that differs."""
+    """Number of equal tokens at the start: the index of the first that differs."""
     shared_end: int
-    """Equal tokens after they meet again."""
+    """Number of equal tokens at the end."""
     old_length: int
     new_length: int
-    before: Span
-    """The last shared tokens before they part."""
-    old: Span
-    new: Span
+    before: TokenSpan
+    """The last shared tokens before the first difference."""
+    old: TokenSpan
+    new: TokenSpan
     same_text: bool
-    """Whether both sides spell the same bytes, cut into other tokens."""
+    """Both sides are the same bytes, cut into other tokens."""
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
-    """One changed row."""
+class ChangedRow:
+    """One row that both versions have, with other content."""
 
     id: str
     changed: list[str]
-    """prompt, completion, record"""
+    """Parts that differ: prompt, completion, record."""
     prompt: SequenceDiff | None
     completion: SequenceDiff | None
     record: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     """Changed column to old and new value."""
 
 
-def _span(ids: Sequence[int], tokenizer: Tokenizer | None, *, width: int = WIDTH) -> Span:
+def _span(ids: Sequence[int], tokenizer: Tokenizer | None, *, width: int = WIDTH) -> TokenSpan:
     shown = list(ids[:width])
     text = "" if tokenizer is None else _text(shown, tokenizer)
-    return Span(shown, text, len(ids) - len(shown))
+    return TokenSpan(shown, text, len(ids) - len(shown))
 
 
 def _text(ids: Sequence[int], tokenizer: Tokenizer) -> str:
-    """Text of ids with special tokens by name; bytes that are no whole character are shown as escapes."""
+    """Return the text of ids: special tokens by name, bytes that are not a whole character as escapes."""
     return b"".join(map(tokenizer.spelled, ids)).decode("utf-8", "backslashreplace")
 
 
@@ -70,12 +70,12 @@ def _shared(old: Sequence[int], new: Sequence[int]) -> int:
 
 
 def sequence_diff(old: Sequence[int], new: Sequence[int], tokenizer: Tokenizer | None) -> SequenceDiff:
-    """Compare two id sequences; the shared start is the longest, and then the shared end of what is left.
+    """Compare two sequences of ids: the longest shared start first, then the longest shared end of the rest.
 
     Args:
         old: ids of the older version.
-        new: ids of the newer one.
-        tokenizer: gives the text; None leaves it empty.
+        new: ids of the newer version.
+        tokenizer: decodes the ids; None leaves the text empty.
 
     """
     start = _shared(old, new)
@@ -95,15 +95,24 @@ def sequence_diff(old: Sequence[int], new: Sequence[int], tokenizer: Tokenizer |
     )
 
 
-def example(
+def changed_row(
     old: dict[str, Any], new: dict[str, Any], changed: list[str], columns: Sequence[str], tokenizer: Tokenizer | None
-) -> Example:
-    """Compare two versions of one row of tokens.parquet."""
+) -> ChangedRow:
+    """Compare two versions of one row of tokens.parquet.
+
+    Args:
+        old: the row in the older version, column to value.
+        new: the row in the newer version.
+        changed: parts that differ, as in `ChangedRow.changed`.
+        columns: columns of the part `record`.
+        tokenizer: as in `sequence_diff`.
+
+    """
 
     def diff(name: str) -> SequenceDiff | None:
         return sequence_diff(old[name], new[name], tokenizer) if old[name] != new[name] else None
 
-    return Example(
+    return ChangedRow(
         id=old["id"],
         changed=changed,
         prompt=diff("prompt_ids"),

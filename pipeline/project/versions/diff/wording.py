@@ -1,25 +1,25 @@
-"""The words that both page formats share: how a value, a pair, a count is written. No markup here."""
+"""The words that both page formats share, without markup: values, pairs, counts, one-line summaries."""
 
 from typing import Any
 
-from pipeline.project.versions.diff.difference import Change, Dataset, Difference, Rows
-from pipeline.project.versions.diff.tokendiff import Example, SequenceDiff
+from pipeline.project.versions.diff.difference import Change, DatasetDifference, Difference, RowCounts
+from pipeline.project.versions.diff.tokendiff import ChangedRow, SequenceDiff
 
 _LONGEST = 120
 
 
-def value(found: Any) -> str:
-    """One value, short."""
-    if found is None:
+def value(content: Any) -> str:
+    """Write one value, shortened to 120 characters."""
+    if content is None:
         return "-"
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        text = str(found)
+    if isinstance(content, bool) or not isinstance(content, int | float):
+        text = str(content)
         return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-    return f"{found:,}" if isinstance(found, int) else f"{found:.6g}"
+    return f"{content:,}" if isinstance(content, int) else f"{content:.6g}"
 
 
 def pair(old: Any, new: Any) -> str:
-    """Old and new, or one of them when they are the same; with the difference of numbers."""
+    """Write old and new value, or one of them if they are equal; with the difference of numbers."""
     if old == new:
         return value(new)
     numbers = all(isinstance(item, int | float) and not isinstance(item, bool) for item in (old, new))
@@ -29,30 +29,31 @@ def pair(old: Any, new: Any) -> str:
     return f"{value(old)} → {value(new)}{delta}"
 
 
-def change(found: Change) -> str:
-    """One changed value with its path."""
-    if found.kind == "added":
-        return f"{found.path}: added, {value(found.new)}"
-    if found.kind == "removed":
-        return f"{found.path}: removed, was {value(found.old)}"
-    return f"{found.path}: {pair(found.old, found.new)}"
+def change(item: Change) -> str:
+    """Write one changed value with its path."""
+    if item.kind == "added":
+        return f"{item.path}: added, {value(item.new)}"
+    if item.kind == "removed":
+        return f"{item.path}: removed, was {value(item.old)}"
+    return f"{item.path}: {pair(item.old, item.new)}"
 
 
-def row_counts(rows: Rows) -> str:
-    """What happened to a dataset's rows, in one sentence."""
+def row_counts(rows: RowCounts) -> str:
+    """Write the counts of a dataset's rows as one sentence."""
     parts = [f"{rows.added:,} added", f"{rows.removed:,} removed", f"{rows.changed:,} changed"]
     if rows.renamed:
         parts.append(f"{rows.renamed:,} under another id")
     detail = (
-        f" (prompt {rows.changed_prompt:,}, completion {rows.changed_completion:,}, only what is recorded of it {rows.changed_record_only:,})"
+        f" (prompt {rows.changed_prompt:,}, completion {rows.changed_completion:,}, "
+        f"other columns only {rows.changed_record_only:,})"
         if rows.changed
         else ""
     )
     return f"{', '.join(parts)}{detail}, {rows.unchanged:,} as before"
 
 
-def verdict(difference: Difference) -> str:
-    """One line for all datasets."""
+def summary(difference: Difference) -> str:
+    """Summarize the whole difference in one line."""
     if difference.is_empty:
         return (
             "No difference in config, code, rows or figures."
@@ -70,26 +71,25 @@ def verdict(difference: Difference) -> str:
     return f"{'; '.join(parts)}."
 
 
-def presence(dataset: Dataset) -> str:
-    """A dataset's name, and whether it came or went."""
+def presence(dataset: DatasetDifference) -> str:
+    """Write a dataset's name, with a remark if only one version has it."""
     return dataset.name if dataset.presence == "both" else f"{dataset.name} ({dataset.presence})"
 
 
-def example_title(found: Example) -> str:
-    """One changed row in one line."""
+def row_title(row: ChangedRow) -> str:
+    """Summarize one changed row in a line."""
     parts = []
-    for name, diff in (("prompt", found.prompt), ("completion", found.completion)):
+    for name, diff in (("prompt", row.prompt), ("completion", row.completion)):
         if diff is not None:
-            cut = ", same text cut otherwise" if diff.same_text else ""
-            parts.append(
-                f"{name} {diff.old_length:,} → {diff.new_length:,} tokens, parts at {diff.shared_start:,}{cut}"
-            )
-    parts += [f"{name} {pair(old, new)}" for name, (old, new) in found.record.items()]
-    return f"{found.id}: {'; '.join(parts) or 'segments'}"
+            remark = ", same text in other tokens" if diff.same_text else ""
+            lengths = f"{diff.old_length:,} → {diff.new_length:,} tokens"
+            parts.append(f"{name} {lengths}, first difference at {diff.shared_start:,}{remark}")
+    parts += [f"{name} {pair(old, new)}" for name, (old, new) in row.record.items()]
+    return f"{row.id}: {'; '.join(parts) or 'segments'}"
 
 
 def diff_lines(diff: SequenceDiff) -> list[tuple[str, str]]:
-    """Lines of a token-level diff: mark (blank, -, +) and text; line breaks of the data are escaped, so a line stays one."""
+    """Return the lines of a token-level diff: mark (blank, -, +) and text, with the line breaks of the data escaped."""
     lines = [(" ", f"{diff.shared_start:,} tokens alike, ending in {_quoted(diff.before.text)} {diff.before.ids}")]
     for mark, span in (("-", diff.old), ("+", diff.new)):
         more = f" and {span.omitted:,} more tokens" if span.omitted else ""

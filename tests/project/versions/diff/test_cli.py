@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from pipeline.core.errors import ArtifactError, InputError
-from pipeline.project.versions.diff.compare import Comparison
-from pipeline.project.versions.diff.data import DataStore, DataVersion
-from pipeline.project.versions.diff.difference import Dataset
-from pipeline.project.versions.diff.version import Revision, git
+from pipeline.project.git import git
+from pipeline.project.versions.diff.comparison import Comparison
+from pipeline.project.versions.diff.data_store import DataStore, DataVersion
+from pipeline.project.versions.diff.difference import DatasetDifference
+from pipeline.project.versions.diff.version import Revision
 from tests.instant_stages import InstantBuild
 
 pytestmark = pytest.mark.slow
@@ -182,8 +183,8 @@ def test_rows_that_cannot_be_read_are_named_as_people_know_them(tmp_path: Path) 
         SimpleNamespace(label=label, data=lambda _: DataVersion(tmp_path / "ab12", None)) for label in ("v1", "HEAD")
     )
     new.data = lambda _: DataVersion(tmp_path / "ab13", None)
-    dataset = Dataset("code", "both")
-    Comparison(old, new, examples=1)._compare_rows(dataset, True, True)
+    dataset = DatasetDifference("code", "both")
+    Comparison(old, new, examples=1)._dataset(dataset, {}, {})
     assert dataset.notes[0].startswith("build/code/tokens.parquet of v1: not a whole Parquet file")
     assert str(tmp_path) not in dataset.notes[0]
 
@@ -195,8 +196,8 @@ def test_rows_that_cannot_be_read_are_named_as_people_know_them(tmp_path: Path) 
         (["main", "nowhere"], "no revision 'nowhere'"),
         (["main...nowhere"], "no revision 'nowhere'"),
         (["--", "-x"], "no revision '-x'"),
-        (["a", "b", "c"], "compare what with what?"),
-        (["a..b", "c"], "compare what with what?"),
+        (["a", "b", "c"], "the versions to compare are REV, REV REV2"),
+        (["a..b", "c"], "the versions to compare are REV, REV REV2"),
         (["--examples", "-3"], "must be 0 or more; found -3"),
         (["--limit", "0"], "must be 1000 or more; found 0"),
     ],
@@ -234,7 +235,7 @@ def test_a_commit_before_the_first_build_is_named(workspace: InstantBuild) -> No
     shutil.rmtree(workspace.root / ".git")
     done = workspace.call("diff")
     assert done.returncode == 2
-    assert "no git repository" in done.stderr
+    assert "not in a git repository" in done.stderr
 
 
 @pytest.mark.parametrize("config", ["[]", '{"audit": {}}', '{"names": "code"}', '{"names": [7]}', "{"])

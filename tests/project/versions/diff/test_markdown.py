@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.project.report.markdown import inert
-from pipeline.project.versions.diff import html_page, markdown, wording
-from pipeline.project.versions.diff.difference import Change, Dataset, Difference, Rows
-from pipeline.project.versions.diff.tokendiff import Example, SequenceDiff, Span
+from pipeline.project.versions.diff import html_page, markdown_page, wording
+from pipeline.project.versions.diff.difference import Change, DatasetDifference, Difference, RowCounts
+from pipeline.project.versions.diff.tokendiff import ChangedRow, SequenceDiff, TokenSpan
 
 HOSTILE = "</code></details>```\n```` @everyone <script>alert(1)</script> | [x](http://example.org) <!-- -->"
 
 
-def rows(**counts: Any) -> Rows:
+def rows(**counts: Any) -> RowCounts:
     values = dict.fromkeys(
         (
             "old",
@@ -33,20 +33,20 @@ def rows(**counts: Any) -> Rows:
         0,
     )
     kinds: dict[str, list[str]] = {"added": [], "removed": [], "renamed": [], "changed": [HOSTILE]}
-    return Rows(**{**values, **counts}, ids=kinds, totals={}, mix={"provider": {HOSTILE: (1, 2)}})
+    return RowCounts(**{**values, **counts}, ids=kinds, totals={}, mix={"provider": {HOSTILE: (1, 2)}})
 
 
 def difference(text: str, *, datasets: int = 1, examples: int = 1, config: int = 1) -> Difference:
-    span = Span([1, 2], text, 0)
+    span = TokenSpan([1, 2], text, 0)
     diff = SequenceDiff(0, 0, 2, 2, span, span, span, False)
-    shown = [Example(text, ["completion"], None, diff, {"provider": (text, "b")}) for _ in range(examples)]
+    shown = [ChangedRow(text, ["completion"], None, diff, {"provider": (text, "b")}) for _ in range(examples)]
     found = Difference(
         text, "HEAD", config=[Change(f"a.{n}.{text}", "changed", text, 1) for n in range(config)], notes=[text]
     )
     for n in range(datasets):
         head = dict.fromkeys(("rows", "accepted", "completion_tokens", "cost_usd", "exact", "verdict"), (text, 1))
         found.datasets.append(
-            Dataset(
+            DatasetDifference(
                 f"d{n}",
                 "both",
                 rows(old=9, new=9, changed=9),
@@ -80,7 +80,7 @@ def outside_fences(text: str) -> str:
 @given(st.text(max_size=60))
 def test_no_text_of_a_row_acts_as_markup(text: str) -> None:
     hostile = text + HOSTILE
-    free = outside_fences(markdown.render(difference(hostile)))
+    free = outside_fences(markdown_page.render(difference(hostile)))
     assert "<script" not in free
     assert "@everyone" not in free
     assert "[x](http" not in re.sub(r"<code>[^<]*</code>", "", free)
@@ -101,33 +101,33 @@ def test_rows_that_could_not_be_compared_are_not_called_unchanged() -> None:
         "a",
         "b",
         config=[Change("x", "changed", 1, 2)],
-        datasets=[Dataset("one", "both"), Dataset("two", "both", rows(added=3))],
+        datasets=[DatasetDifference("one", "both"), DatasetDifference("two", "both", rows(added=3))],
     )
     found.datasets[0].notes = ["gone"]
-    assert wording.verdict(found).startswith(
+    assert wording.summary(found).startswith(
         "3 rows added, 0 removed, 0 changed; rows could not be compared of one; config"
     )
     found.datasets.pop()
-    assert wording.verdict(found).startswith("rows could not be compared of one; config values changed: 1; ")
+    assert wording.summary(found).startswith("rows could not be compared of one; config values changed: 1; ")
 
 
 @pytest.mark.parametrize(("datasets", "examples", "config"), [(1, 1, 1), (60, 20, 3000), (300, 0, 0), (3, 500, 10)])
 def test_it_fits_into_a_comment_and_says_what_was_left_out(datasets: int, examples: int, config: int) -> None:
-    text = markdown.render(difference("word " * 20, datasets=datasets, examples=examples, config=config))
-    assert len(text) <= markdown.LIMIT
-    assert text.startswith(markdown.MARK)
+    text = markdown_page.render(difference("word " * 20, datasets=datasets, examples=examples, config=config))
+    assert len(text) <= markdown_page.LIMIT
+    assert text.startswith(markdown_page.MARK)
     assert ("do not fit" in text) is (datasets > 1)
     assert text.count("<details>") == text.count("</details>")
 
 
 def test_a_short_comment_is_still_known_as_ours() -> None:
-    text = markdown.render(difference("word", datasets=60), 1000)
+    text = markdown_page.render(difference("word", datasets=60), 1000)
     assert len(text) <= 1000
-    assert text.startswith(f"{markdown.MARK}\n## Data: ")
+    assert text.startswith(f"{markdown_page.MARK}\n## Data: ")
 
 
 def test_an_empty_difference_says_so() -> None:
-    assert "No difference" in markdown.render(Difference("a", "b"))
+    assert "No difference" in markdown_page.render(Difference("a", "b"))
     assert "No difference" in html_page.render(Difference("a", "b"))
 
 

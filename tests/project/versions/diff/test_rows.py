@@ -100,7 +100,7 @@ def test_two_rows_with_one_id_are_refused(tmp_path: Path) -> None:
     } | {"id": "a"}
     write_rows(tmp_path / "t", SCHEMA, [row, row])
     with pytest.raises(InputError, match="two rows have the id 'a'"):
-        row_diff.read_digests(tmp_path / "t", row_diff.Totals())
+        row_diff.read_digests(tmp_path / "t", row_diff.ColumnTotals())
 
 
 def test_moving_a_token_between_prompt_and_completion_is_a_change(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.model.tokenizer.tokenizer import Tokenizer
-from pipeline.project.versions.diff.tokendiff import example, sequence_diff
+from pipeline.project.versions.diff.tokendiff import changed_row, sequence_diff
 
 ids = st.lists(st.integers(0, 3), max_size=12)
 
@@ -57,7 +57,7 @@ def test_long_differences_are_cut_and_counted() -> None:
 
 def test_an_example_names_the_columns_that_differ() -> None:
     old = {"id": "a", "prompt_ids": [1], "completion_ids": [2], "evidence": "text", "segments": [1]}
-    found = example(
+    found = changed_row(
         old,
         {**old, "completion_ids": [3], "evidence": "ids", "segments": []},
         ["completion", "record"],

@@ -1,4 +1,4 @@
-"""A difference as a comment for a pull request: at most 65,536 characters, details folded away, the text of rows unable to act as markup."""
+"""A difference as a Markdown comment on a pull request: at most 65,536 characters, details folded, text escaped."""
 
 import itertools
 import re
@@ -7,24 +7,24 @@ from collections.abc import Iterable, Iterator
 from pipeline.core.html.markup import visible
 from pipeline.project.report.markdown import code, inert
 from pipeline.project.versions.diff import wording
-from pipeline.project.versions.diff.difference import Dataset, Difference
+from pipeline.project.versions.diff.difference import DatasetDifference, Difference
 
 LIMIT = 65_536
-"""What GitHub takes as one comment."""
+"""Characters of one comment that GitHub takes at most."""
 
 MARK = "<!-- aerie dataset diff -->"
-"""First line of the comment: names the program that wrote it."""
+"""First line of the comment, by which the workflow finds its own comment."""
 
 _OPEN_LINES = 12
-"""Lines of a list shown before the rest is folded away."""
+"""Lines of a list that are shown; the others are folded."""
 _FOLDED_LINES = 200
 _RESERVE = 300
 _TABLE = 30_000
-"""Characters of the table of datasets."""
+"""Characters of the table of datasets at most."""
 
 
 def _fenced(lines: Iterable[str], language: str = "") -> str:
-    """Untrusted text as a block that nothing in it can end."""
+    """Return untrusted text as a fenced block, with a fence longer than any in the text."""
     body = visible("\n".join(lines))
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", body)), default=0))
     return f"{fence}{language}\n{body}\n{fence}"
@@ -35,7 +35,7 @@ def _folded(title: str, body: str) -> str:
 
 
 def _listed(lines: list[str]) -> str:
-    """A list whose tail is folded away."""
+    """Return a list whose tail is folded."""
     text = "".join(f"- {line}\n" for line in lines[:_OPEN_LINES])
     rest = lines[_OPEN_LINES:_FOLDED_LINES]
     if rest:
@@ -75,54 +75,54 @@ def _stage_lines(difference: Difference) -> list[str]:
     return lines
 
 
-def _mix(dataset: Dataset) -> list[str]:
-    """Evidence, providers, status, finish: the counts that moved."""
+def _mix(dataset: DatasetDifference) -> list[str]:
+    """Return the changed counts of evidence, providers, status and finish reasons."""
     if dataset.rows is None:
         return []
-    moved = (
-        (column, name, pair)
-        for column, found in dataset.rows.mix.items()
-        for name, pair in found.items()
+    return [
+        f"{column} {code(name)}: {wording.pair(*pair)}"
+        for column, counts in dataset.rows.mix.items()
+        for name, pair in counts.items()
         if pair[0] != pair[1]
-    )
-    return [f"{column} {code(name)}: {wording.pair(*pair)}" for column, name, pair in moved]
+    ]
 
 
-def _examples(dataset: Dataset) -> Iterator[str]:
-    for found in dataset.examples:
+def _examples(dataset: DatasetDifference) -> Iterator[str]:
+    for row in dataset.examples:
         lines = [
             f"{mark} {text}"
-            for diff in (found.prompt, found.completion)
+            for diff in (row.prompt, row.completion)
             if diff is not None
             for mark, text in wording.diff_lines(diff)
         ]
         body = _fenced(lines, "diff") if lines else "The ids are the same."
-        yield _folded(code(wording.example_title(found)), body)
+        yield _folded(code(wording.row_title(row)), body)
 
 
 def _sections(difference: Difference) -> Iterator[str]:
-    """All of it, the most telling first."""
-    yield f"## Data: {code(difference.old)} → {code(difference.new)}\n\n{inert(wording.verdict(difference))}\n"
+    """Yield all parts of the comment, the most important first."""
+    yield f"## Data: {code(difference.old)} → {code(difference.new)}\n\n{inert(wording.summary(difference))}\n"
     yield _dataset_table(difference)
     notes = [code(note) for note in [*difference.notes, *difference.missing]]
     if notes:
         yield f"### Not compared\n\n{_listed(notes)}"
     if difference.config:
-        yield f"### Config ({len(difference.config)} values)\n\n{_listed([code(wording.change(change)) for change in difference.config])}"
+        values = [code(wording.change(change)) for change in difference.config]
+        yield f"### Config ({len(values)} values)\n\n{_listed(values)}"
     if difference.code:
-        changed = [f"{code(stage)}: {code(', '.join(what))}" for stage, what in difference.code.items()]
+        changed = [f"{code(stage)}: {code(', '.join(parts))}" for stage, parts in difference.code.items()]
         yield f"### Code\n\n{_listed(changed)}"
     title = "will rerun" if difference.rerun else "nothing will rerun"
     yield f"### Stages: {title}\n\n{_listed(_stage_lines(difference))}\n<sub>{inert(difference.rerun_basis)}</sub>\n"
-    for file, found in difference.drafter.items():
-        yield f"### {code(file)}\n\n{_listed([code(wording.change(change)) for change in found])}"
+    for file, changes in difference.drafter.items():
+        yield f"### {code(file)}\n\n{_listed([code(wording.change(change)) for change in changes])}"
     for dataset in difference.datasets:
-        moved = [
+        figures = [
             *_mix(dataset),
             *(
                 f"{code(file)} {code(wording.change(change))}"
-                for file, found in dataset.metrics.items()
-                for change in found
+                for file, changes in dataset.metrics.items()
+                for change in changes
             ),
         ]
         rows = (
@@ -130,13 +130,14 @@ def _sections(difference: Difference) -> Iterator[str]:
             if dataset.rows and dataset.rows.unchanged != dataset.rows.new + dataset.rows.removed
             else ""
         )
-        if rows or moved:
-            yield f"### {code(wording.presence(dataset))}\n\n{rows}{_folded(f'{len(moved)} figures moved', _listed(moved)) if moved else ''}"
+        if rows or figures:
+            folded = _folded(f"{len(figures)} figures changed", _listed(figures)) if figures else ""
+            yield f"### {code(wording.presence(dataset))}\n\n{rows}{folded}"
         yield from _examples(dataset)
 
 
 def render(difference: Difference, limit: int = LIMIT) -> str:
-    """Write the comment; what does not fit is left out, and counted."""
+    """Return the comment; parts that do not fit are left out and counted."""
     text, left_out = f"{MARK}\n", 0
     for section in _sections(difference):
         if len(text) + len(section) + 1 > limit - _RESERVE:
@@ -144,5 +145,8 @@ def render(difference: Difference, limit: int = LIMIT) -> str:
         else:
             text += section + "\n"
     if left_out:
-        text += f"\n{left_out} more parts do not fit into a comment: see the HTML page (`python -m pipeline diff --format html`).\n"
+        text += (
+            f"\n{left_out} more parts do not fit into a comment: "
+            "see the HTML page (`python -m pipeline diff --format html`).\n"
+        )
     return text
