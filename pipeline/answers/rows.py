@@ -14,8 +14,10 @@ from pipeline.answers.readings.candidates import Prompted
 from pipeline.answers.readings.chat_formats import Thinking, thinking_after
 from pipeline.answers.rungs.returned_ids import as_ids, impossible
 from pipeline.core.errors import InputError
-from pipeline.formats.completion.answer import Answer, Bill, Finish, Reply
-from pipeline.formats.completion.parser import parse_body
+from pipeline.formats.completion.body import Reply, parse_body
+from pipeline.formats.completion.choices import Answer, Finish
+from pipeline.formats.completion.sampled_ids import prompt_ids
+from pipeline.formats.completion.usage import Bill
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import Evidence, Status
 from pipeline.model.rendering import PromptRenderer
@@ -248,18 +250,7 @@ def _clean(text: str) -> str:
 
 def _engine_prompt(body: Any) -> list[int] | None:
     """Prompt ids that the engine reports, wherever it puts them."""
-    if not isinstance(body, dict):
-        return None
-    choices = body.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    sglang, raw = body.get("sglext"), first.get("raw_output")
-    places = (
-        body.get("prompt_token_ids"),
-        first.get("prompt_token_ids"),
-        sglang.get("input_ids") if isinstance(sglang, dict) else None,
-        raw.get("prompt_token_ids") if isinstance(raw, dict) else None,
-    )
-    return next((ids for value in places if value is not None and (ids := as_ids(value)) is not None), None)
+    return next((ids for value in prompt_ids(body) if (ids := as_ids(value)) is not None), None)
 
 
 def _calls_in(messages: list[Any]) -> int:

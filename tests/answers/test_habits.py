@@ -10,7 +10,8 @@ from pipeline.answers.assemble import unpack
 from pipeline.answers.providers.habits import Seen, bills_end
 from pipeline.answers.readings.tool_calls import respaced
 from pipeline.answers.rows import RowMaker
-from pipeline.formats.completion.answer import Answer, Call
+from pipeline.formats.completion.choices import Answer
+from pipeline.formats.completion.structured_calls import Call
 from pipeline.model.tokenizer.loading import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
 

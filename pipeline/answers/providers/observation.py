@@ -9,7 +9,8 @@ from pipeline.answers.outcome import Outcome
 from pipeline.answers.providers.habits import UNKNOWN, Seen, Space, spaces
 from pipeline.answers.readings.candidates import Prompted
 from pipeline.answers.readings.tool_calls import in_order, keys_in, respaced
-from pipeline.formats.completion.answer import Answer, Bill
+from pipeline.formats.completion.choices import Answer
+from pipeline.formats.completion.usage import Bill
 
 
 class Observer:

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+from pipeline.formats.completion.token_logprobs import logged_tokens
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.loading import Tokenizer
 
-_ID_PREFIX = "token_id:"
 _REPLACEMENT = "�".encode()
 MAX_PARTS = 8
 """Longest run of tokens without readable bytes that is worth a search."""
@@ -60,51 +60,17 @@ class Found(NamedTuple):
 
 def found_in(logprobs: Any, vocabulary: Vocabulary) -> list[Found]:
     """What a choice's `logprobs` say: one list over the whole answer, as most servers send it, or one each for reasoning and content."""
-    if not isinstance(logprobs, dict):
-        return []
-    direct = logprobs.get("token_ids")
-    if isinstance(direct, list) and direct and all(type(token) is int for token in direct):
-        return [Found(direct, True)]
-    tokens = logprobs.get("tokens")
-    if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens):
-        found = _entries([{"token": token} for token in tokens], vocabulary)
-        return [found] if found is not None else []
-    lists = (_entries(logprobs.get(key), vocabulary) for key in ("reasoning_content", "reasoning", "content"))
-    return [entry for entry in lists if entry is not None]
+    return [
+        Found([*tokens.ids], True)
+        if tokens.ids is not None
+        else Found(list(_from_bytes(tokens.pieces, vocabulary)), False)
+        for tokens in logged_tokens(logprobs)
+    ]
 
 
 def joined(parts: Sequence[Found]) -> Found:
     """Lists that follow each other, as one."""
     return Found([token for part in parts for token in part.ids], all(part.explicit for part in parts))
-
-
-def _entries(entries: Any, vocabulary: Vocabulary) -> Found | None:
-    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
-        return None
-    named = [_named_id(entry) for entry in entries]
-    if all(token is not None for token in named):
-        return Found(named, True)
-    return Found(list(_from_bytes([_bytes(entry) for entry in entries], vocabulary)), False)
-
-
-def _named_id(entry: dict[str, Any]) -> int | None:
-    if type(entry.get("token_id")) is int:
-        return int(entry["token_id"])
-    token = entry.get("token")
-    if isinstance(token, str) and token.startswith(_ID_PREFIX) and token[len(_ID_PREFIX) :].isdecimal():
-        return int(token[len(_ID_PREFIX) :])
-    return None
-
-
-def _bytes(entry: dict[str, Any]) -> bytes:
-    """The entry's bytes; empty where the server had none to show."""
-    raw, token = entry.get("bytes"), entry.get("token")
-    if isinstance(raw, list) and all(type(b) is int and 0 <= b < 256 for b in raw):
-        return bytes(raw)
-    try:
-        return token.encode() if isinstance(token, str) else b""
-    except UnicodeEncodeError:
-        return b""
 
 
 def _from_bytes(pieces: Sequence[bytes], vocabulary: Vocabulary) -> Iterator[int | None]:

@@ -10,7 +10,8 @@ from pipeline.answers.providers.habits import SEAMS, WHITE_SPACE, Habits, Spaces
 from pipeline.answers.readings.candidates import CUT_AT_MARKER, TRUNCATED, Prompted, Reading, readings
 from pipeline.answers.readings.seams import MAX_EXTRA, Change, describe, variants
 from pipeline.answers.readings.tool_calls import Context, keys_in, respaced
-from pipeline.formats.completion.answer import Answer, Bill
+from pipeline.formats.completion.choices import Answer
+from pipeline.formats.completion.usage import Bill
 from pipeline.formats.schema.tokens import Evidence
 
 REPLACEMENT = "\ufffd"

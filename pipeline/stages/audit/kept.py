@@ -19,7 +19,7 @@ from pipeline.stages.audit.engine import Part, RowFinding, active
 from pipeline.stages.audit.inputs.batch import Batch, ragged
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.endpoints import Endpoints
-from pipeline.stages.audit.inputs.response_facts import Answer
+from pipeline.stages.audit.inputs.response_facts import ResponseFacts
 from pipeline.stages.audit.inputs.source import Rows
 from pipeline.stages.audit.page.samples import Samples
 
@@ -50,7 +50,7 @@ def told_of(batch: Batch, part: Part) -> pa.RecordBatch:
     for row, finding in part.found:
         findings[row].append([finding.check, finding.severity, finding.message, finding.position])
     told = [
-        orjson.dumps([found, [getattr(answer, field.name) for field in fields(Answer)], calls])
+        orjson.dumps([found, [getattr(answer, field.name) for field in fields(ResponseFacts)], calls])
         for found, answer, calls in zip(findings, batch.answers, batch.calls, strict=True)
     ]
     return pa.RecordBatch.from_arrays(
@@ -65,7 +65,7 @@ def part_of(batch: Batch, told: pa.RecordBatch) -> Part:
     for row, (row_id, line) in enumerate(zip(batch.ids, told.column("told").to_pylist(), strict=True)):
         findings, values, count = orjson.loads(line)
         found += [(row, Finding(row_id, *finding)) for finding in findings]
-        answers.append(Answer(*values))
+        answers.append(ResponseFacts(*values))
         calls.append(count)
     batch.answers, batch.calls = answers, calls
     stats, samples = Stats(), Samples()

@@ -14,7 +14,7 @@ from pipeline.core.tables import flat_lists
 from pipeline.stages.audit.inputs.calls import CALL_ROLES, Markup, read_markup
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.grams import Hashes, gram_hashes
-from pipeline.stages.audit.inputs.response_facts import Answer, read_answer
+from pipeline.stages.audit.inputs.response_facts import ResponseFacts, read_facts
 from pipeline.stages.audit.inputs.retokenize import Run, text_runs
 
 Ints = NDArray[np.int64]
@@ -197,9 +197,9 @@ class Batch:
         return text_runs(self.context, self.completion.values, self.completion.starts, self.ordinary)
 
     @cached_property
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[ResponseFacts]:
         """What each row's response line says besides text."""
-        return [read_answer(line) for line in self.responses]
+        return [read_facts(line) for line in self.responses]
 
     @cached_property
     def markup(self) -> list[Markup]:

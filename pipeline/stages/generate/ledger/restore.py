@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 import orjson
 
 from pipeline.core.files import read_lines
+from pipeline.formats.completion.usage import usage_of
+from pipeline.formats.completion.values import dollars, mapping
 from pipeline.formats.schema.timings import Timing
 from pipeline.model.conversation import show
 from pipeline.stages.generate.ledger.ledger import asked_before, next_attempt, next_result, settled
-from pipeline.stages.generate.limits.money import amount, billed_tokens, to_pico
+from pipeline.stages.generate.limits.money import to_pico
 from pipeline.stages.generate.output.projection import RESPONSE, object_of
 from pipeline.stages.generate.output.timing import read_timings
 from pipeline.stages.generate.provider.classify import is_spoilt
-from pipeline.stages.generate.provider.policy import mapping
 from pipeline.stages.generate.requests.prompt_source import CHUNK
 
 _REQUEST = "INSERT INTO requests(id, key, dataset, purse, run, most_pico, most_tokens) VALUES(?, ?, ?, ?, 0, ?, ?)"
@@ -111,7 +112,7 @@ def _kept(row: dict[str, Any], text: bytes) -> tuple[str, bytes | None] | None:
         body = b""
     if body and is_spoilt(body):
         return "spoilt", body
-    return ("failed", None) if amount(row.get("cost_usd")) else None
+    return ("failed", None) if dollars(row.get("cost_usd")) else None
 
 
 def _response(row: dict[str, Any], text: bytes) -> bytes | None:
@@ -174,14 +175,16 @@ def _figures(where: str, row: dict[str, Any], found: Restored) -> tuple[Any, ...
     requests = row.get("attempts")
     requests = checked("attempts", requests, fine=type(requests) is int and 0 <= requests <= _MOST_REQUESTS)
     usd = row.get("cost_usd")
-    cost = amount(checked("cost_usd", usd, fine=amount(usd) is not None))
+    cost = dollars(checked("cost_usd", usd, fine=dollars(usd) is not None))
     texts = (
         checked(name, row.get(name), fine=isinstance(row.get(name), str)) for name in ("provider", "model", "policy")
     )
+    usage = usage_of({**mapping(row.get("response")), "usage": row.get("usage")})
     return (
         1 if requests is None else requests,
         None if cost is None else to_pico(cost),
-        *billed_tokens(row.get("usage")),
+        usage.prompt,
+        usage.completion,
         *texts,
     )
 

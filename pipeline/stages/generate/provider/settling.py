@@ -11,10 +11,11 @@ import orjson
 
 from pipeline.core.errors import ProviderError
 from pipeline.core.http import Client, Lost, Reply
+from pipeline.formats.completion.usage import read_usage
+from pipeline.formats.completion.values import mapping
 from pipeline.stages.generate.config import ProviderSection
-from pipeline.stages.generate.limits.money import amount, billed_tokens, to_pico
+from pipeline.stages.generate.limits.money import billed_cost
 from pipeline.stages.generate.provider.classify import payload
-from pipeline.stages.generate.provider.policy import mapping
 from pipeline.stages.generate.provider.server import headers, timeouts
 
 _AT_ONCE = 8
@@ -119,14 +120,20 @@ def bill_of(reply: Reply) -> Bill | None:
         data = mapping(mapping(orjson.loads(payload(reply.body))).get("data"))
     except orjson.JSONDecodeError:
         return None
-    cost = amount(data.get("total_cost"))
+    usage = read_usage(
+        {
+            "prompt_tokens": data.get("native_tokens_prompt"),
+            "completion_tokens": data.get("native_tokens_completion"),
+            "reasoning_tokens": data.get("native_tokens_reasoning"),
+            "cost": data.get("total_cost"),
+            "is_byok": data.get("is_byok"),
+            "cost_details": {"upstream_inference_cost": data.get("upstream_inference_cost")},
+        }
+    )
+    cost = billed_cost(usage, None)
     if reply.status != 200 or cost is None:
         return None
-    upstream = amount(data.get("upstream_inference_cost")) if data.get("is_byok") is True else None
-    tokens = billed_tokens(
-        {"prompt_tokens": data.get("native_tokens_prompt"), "completion_tokens": data.get("native_tokens_completion")}
-    )
-    return Bill(to_pico(cost + (upstream or 0.0)), *tokens, _text(data.get("provider_name")), _text(data.get("model")))
+    return Bill(cost, usage.prompt, usage.completion, _text(data.get("provider_name")), _text(data.get("model")))
 
 
 def _text(value: Any) -> str | None:
