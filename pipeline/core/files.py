@@ -381,7 +381,7 @@ class KeyedLines:
                 return None
             raise InputError(f"{self.path}:{number}: not JSON: {error}; found {line[:80]!r}") from error
         if self._anyone:
-            name = value.get("id") if isinstance(value, dict) else None
+            name = (value.get("custom_id") or value.get("id")) if isinstance(value, dict) else None
             return str(name) if (isinstance(name, str) and name) or type(name) is int else f"line-{number}"
         if not isinstance(value, dict) or not isinstance(value.get("id"), str):
             raise InputError(f"{self.path}:{number}: needs an object with a string `id`; found {line[:80]!r}")

@@ -14,6 +14,8 @@ class Cost(NamedTuple):
     """The router's fee, if the bill of the upstream provider is missing."""
     text_usd: float | None = None
     """The whole cost as a numeric text: used only if price x tokens is unknown."""
+    own_key: bool = False
+    """Whether the upstream provider billed a key of the user's own, so that the router may not know that bill."""
 
 
 NO_COST = Cost()
@@ -41,9 +43,9 @@ def _own_key(stated: Any, upstream: Any) -> Cost:
     """Cost with a key of one's own: the fee and the provider's bill, each of which may be missing."""
     fee, bill = dollars(stated), dollars(upstream)
     if fee is not None and bill is not None:
-        return Cost(fee + bill)
+        return Cost(fee + bill, own_key=True)
     texts = [
         dollars_in_text(value) if number is None else number for value, number in ((stated, fee), (upstream, bill))
     ]
     known = [usd for usd in texts if usd is not None]
-    return Cost(None, fee or 0.0, sum(known) if len(known) == len(texts) else None)
+    return Cost(None, fee or 0.0, sum(known) if len(known) == len(texts) else None, own_key=True)

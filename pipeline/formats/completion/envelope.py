@@ -20,7 +20,7 @@ class Enclosed(NamedTuple):
 
 def name_in(line: dict[str, Any]) -> Any:
     """Return the id by which the asker knows a line: `custom_id` in a batch's output, else `id`; unchecked."""
-    return line["custom_id"] if line.get("custom_id") not in (None, "") else line.get("id")
+    return line.get("custom_id") or line.get("id")
 
 
 def open_envelope(line: dict[str, Any]) -> Enclosed:

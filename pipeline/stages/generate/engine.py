@@ -54,8 +54,6 @@ class Job:
     provider: ProviderSection
     asker: Asker
     admission: Admission
-    price: Price | None
-    """Turns usage into cost where the server states none; None when no price is known."""
 
 
 class Attempt(NamedTuple):
@@ -261,7 +259,7 @@ class Engine:
                 )
                 seconds = time.monotonic() - started
                 done = self._consider(outcome, tries)
-                charged = _charge(outcome, reserved)
+                charged = _charge(outcome, reserved, self._job.admission.price)
                 policy = self._policy(outcome.provider) if outcome.verdict is Verdict.ANSWER else None
                 await self._save(ask.key, _settlement(attempt, outcome, charged, policy, body, (sent_at, seconds)))
             finally:
@@ -310,7 +308,15 @@ class Engine:
             return judge_lost(lost, self._noted.pop(attempt, None)), None
         self._noted.pop(attempt, None)
         self._room.learn(len(reply.body))
-        return judge(reply, price=self._job.price, errors=self._job.provider.errors, now=time.time()), reply.body
+        provider = self._job.provider
+        outcome = judge(
+            reply,
+            price=self._job.admission.price,
+            errors=provider.errors,
+            now=time.time(),
+            keeps_account=provider.kind == "openrouter",
+        )
+        return outcome, reply.body
 
     def _note(self, attempt: int, headers: Mapping[str, str]) -> None:
         """Keep the id of an answer whose body is still to come, should it never do, or should this process not live to see it."""
@@ -376,12 +382,15 @@ class Engine:
         return step.wait
 
 
-def _charge(outcome: Outcome, reserved: tuple[int, int]) -> tuple[int, int]:
+def _charge(outcome: Outcome, reserved: tuple[int, int], price: Price) -> tuple[int, int]:
     """What counts against the caps: what is known, and for what is not, the most that it can be."""
     if outcome.cost_pico == 0 and outcome.verdict is not Verdict.ANSWER:
         return 0, outcome.completion_tokens or 0
-    pico = reserved[0] if outcome.cost_pico is None else outcome.cost_pico
     tokens = reserved[1] if outcome.completion_tokens is None else outcome.completion_tokens
+    if outcome.cost_pico is not None:
+        return outcome.cost_pico, tokens
+    # a server may bill more tokens than were asked for, and so more than was reserved
+    pico = max(reserved[0], price.cost(outcome.prompt_tokens or 0, outcome.completion_tokens or 0))
     return pico, tokens
 
 

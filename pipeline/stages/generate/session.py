@@ -49,8 +49,7 @@ def drive(
         "INSERT INTO runs(dataset, provider, started_at) VALUES(?, ?, ?) RETURNING id",
         (outputs.dataset, provider.model, time.time()),
     ).fetchone()
-    price = admission.price if provider.kind == "openai" else None
-    job = Job(outputs.dataset, outputs.purse, run, provider, outputs.asker, admission, price)
+    job = Job(outputs.dataset, outputs.purse, run, provider, outputs.asker, admission)
     spent = outputs.spending()
     watch = Watch(before.prompts, before.cached)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -41,11 +41,12 @@ _NOTHING = ResponseFacts()
 
 
 def read_facts(line: Any) -> ResponseFacts:
-    """Read a line of responses.jsonl, or of a batch's output; no field of it is trusted."""
+    """Read a line of responses.jsonl, a batch output line or a bare body; no field of it is trusted."""
     if not isinstance(line, dict):
         return _NOTHING
     enclosed = open_envelope(line)
-    body = mapping(enclosed.body)
+    is_bare = "response" not in line and ("choices" in line or "meta_info" in line)
+    body = line if is_bare else mapping(enclosed.body)
     choices = choice_list(body)
     choice = mapping(choices[0]) if isinstance(choices, list) and choices else {}
     usage = usage_of({**body, "usage": line["usage"]} if line.get("usage") else body)

@@ -11,7 +11,7 @@ from pipeline.formats.completion.body import provider_of
 from pipeline.formats.completion.choices import choice_list
 from pipeline.formats.completion.error_report import ErrorReport, error_of
 from pipeline.formats.completion.message_texts import has_text
-from pipeline.formats.completion.usage import usage_of
+from pipeline.formats.completion.usage import Usage, usage_of
 from pipeline.formats.completion.values import word
 from pipeline.stages.generate.limits.money import Price, billed_cost
 from pipeline.stages.generate.limits.retry_after import asked_wait
@@ -87,25 +87,51 @@ def judge_lost(lost: "Lost", generation: str | None = None) -> Outcome:
     )
 
 
-def judge(reply: "Reply", *, price: Price | None, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
-    """Judge an answer. ``now`` is the time as seconds since the epoch, for `Retry-After` dates."""
-    outcome = _judge(reply, price, errors, now)
-    return outcome if outcome.cost_pico is not None else outcome._replace(generation=generation_id(reply.headers))
+def judge(
+    reply: "Reply",
+    *,
+    price: Price | None,
+    errors: Literal["unbilled", "unknown"],
+    now: float,
+    keeps_account: bool = False,
+) -> Outcome:
+    """Judge an answer. ``now`` is the time as seconds since the epoch, for `Retry-After` dates.
+
+    If the router ``keeps_account``, a cost that the answer does not state stays unknown, and the router is asked later;
+    ``price`` replaces it only for a key of one's own, whose upstream bill the router does not have.
+    """
+    generation = generation_id(reply.headers)
+    askable = keeps_account and generation is not None
+    outcome = _judge(reply, _Prices(None if askable else price, price), errors, now)
+    return outcome if outcome.cost_pico is not None else outcome._replace(generation=generation)
 
 
-def _judge(reply: "Reply", price: Price | None, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
+class _Prices(NamedTuple):
+    """What replaces a cost that an answer does not state."""
+
+    usual: Price | None
+    own_key: Price | None
+
+    def cost(self, usage: Usage) -> int | None:
+        return billed_cost(usage, self.own_key if usage.cost.own_key else self.usual)
+
+
+_NO_PRICES = _Prices(None, None)
+
+
+def _judge(reply: "Reply", prices: _Prices, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
     raw = payload(reply.body)
     if reply.status == 200:
-        return _judge_success(raw, reply, price, errors, now)
+        return _judge_success(raw, reply, prices, errors, now)
     if not 200 <= reply.status < 300:
         error = error_of(_parse(raw)[0])
         return _judge_status(reply.status, error, reply.headers, errors=errors, now=now, fallback=_excerpt(raw))
     # 201, 204, ... come from gateways; the model may have worked for them as for a 200
-    return _judge_success(raw, reply, price, errors, now)._replace(status=reply.status)
+    return _judge_success(raw, reply, prices, errors, now)._replace(status=reply.status)
 
 
 def _judge_success(
-    raw: bytes, reply: "Reply", price: Price | None, errors: Literal["unbilled", "unknown"], now: float
+    raw: bytes, reply: "Reply", prices: _Prices, errors: Literal["unbilled", "unknown"], now: float
 ) -> Outcome:
     document, fault = _parse(raw)
     if not isinstance(document, dict):
@@ -113,21 +139,21 @@ def _judge_success(
         return Outcome(Verdict.RETRY, "not_json", f"HTTP {reply.status} with {what}", 200, None)
     error = error_of(document)
     if error is None or document.get("choices"):
-        return _judge_answer(document, fault, price)
+        return _judge_answer(document, fault, prices)
     status = error.status or 502
     inside = _judge_status(status, error, reply.headers, errors=errors, now=now, fallback=_excerpt(raw))
     usage = usage_of(document)
     return inside._replace(
         kind="provider_error" if inside.kind == f"http_{status}" else inside.kind,
         status=200,
-        cost_pico=billed_cost(usage, price) or inside.cost_pico,
+        cost_pico=prices.cost(usage) or inside.cost_pico,
         prompt_tokens=usage.prompt,
         completion_tokens=usage.completion,
         provider=provider_of(document),
     )
 
 
-def _judge_answer(document: dict[str, Any], fault: str | None, price: Price | None) -> Outcome:
+def _judge_answer(document: dict[str, Any], fault: str | None, prices: _Prices) -> Outcome:
     usage = usage_of(document)
     verdict, kind, message = _use_of(choice_list(document), usage.completion, fault)
     return Outcome(
@@ -135,7 +161,7 @@ def _judge_answer(document: dict[str, Any], fault: str | None, price: Price | No
         kind,
         message,
         200,
-        billed_cost(usage, price),
+        prices.cost(usage),
         usage.prompt,
         usage.completion,
         provider_of(document),
@@ -170,7 +196,7 @@ def is_spoilt(body: bytes) -> bool:
     return (
         fault is not None
         and isinstance(document, dict)
-        and _judge_answer(document, fault, None).verdict is Verdict.SPOILT
+        and _judge_answer(document, fault, _NO_PRICES).verdict is Verdict.SPOILT
     )
 
 
