@@ -135,10 +135,10 @@ def _read_texts(choice: dict[str, Any], reason: str | None) -> tuple[_Texts, tup
     if reason == "content_filter":
         rejects += ("content_filter",)
     calls = tuple(read_calls(message))
-    in_calls = (text for call in calls for text in (call.id, call.name, call.arguments))
-    if not (
-        is_unicode(reasoning) and is_unicode(content) and is_unicode(other or "") and all(map(is_unicode, in_calls))
-    ):
+    texts = [reasoning, content, other or ""]
+    for call in calls:
+        texts += (call.id, call.name, call.arguments)
+    if not all(map(is_unicode, texts)):
         raise UnusableFieldError("text_not_utf8")
     return (reasoning, content, calls, other), rejects
 

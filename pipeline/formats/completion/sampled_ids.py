@@ -5,14 +5,14 @@ from typing import Any
 
 from pipeline.formats.completion.values import mapping
 
-_COMPLETION = ("token_ids", "response_token_ids", "completion_token_ids", "output_ids")
+_FIELDS = ("token_ids", "response_token_ids", "completion_token_ids", "output_ids")
+_FIELD_SET = frozenset(_FIELDS)
 
 
 def completion_ids(choice: dict[str, Any], position: int, body: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield (field, ids) for the choice at a position of a body."""
-    message = choice.get("message")
-    for holder in (choice, message if isinstance(message, dict) else {}):
-        for key in _COMPLETION:
+    for holder in (choice, mapping(choice.get("message"))):
+        for key in () if _FIELD_SET.isdisjoint(holder) else _FIELDS:
             if holder.get(key):
                 yield key, holder[key]
     raw = choice.get("raw_output")

@@ -6,9 +6,20 @@ from pipeline.core.describe import describe
 from pipeline.formats.completion.cost import NO_COST, Cost, read_cost
 from pipeline.formats.completion.values import count, mapping
 
-_COMPLETION_DETAILS = ("completion_tokens_details", "output_tokens_details")
-_PROMPT_DETAILS = ("prompt_tokens_details", "input_tokens_details")
-_CACHED = ("cached_tokens", "cache_read_input_tokens", "prompt_cache_hit_tokens")
+_Places = dict[str, tuple[str, ...]]
+"""A field of a usage to the counts in it, if it is an object; else the field is the count itself."""
+_REASONING: _Places = {
+    "completion_tokens_details": ("reasoning_tokens",),
+    "output_tokens_details": ("reasoning_tokens",),
+    "reasoning_tokens": (),
+}
+_CACHED: _Places = {
+    "prompt_tokens_details": ("cached_tokens",),
+    "input_tokens_details": ("cached_tokens",),
+    "cached_tokens": (),
+    "cache_read_input_tokens": (),
+    "prompt_cache_hit_tokens": (),
+}
 _BESIDE_INPUT = ("cache_read_input_tokens", "cache_creation_input_tokens")
 """Anthropic counts these prompt tokens beside `input_tokens`, not inside."""
 
@@ -62,8 +73,8 @@ def read_usage(usage: Any) -> Usage:
     """Read one usage object of OpenAI, OpenRouter, vLLM, SGLang or Anthropic."""
     if not isinstance(usage, dict):
         return NO_USAGE if usage is None else Usage(notes=(f"count_unusable: usage is {describe(usage)}",))
-    prompt, reasoning = _prompt_tokens(usage), _reported(usage, _COMPLETION_DETAILS, ("reasoning_tokens",))
-    cached = _reported(usage, _PROMPT_DETAILS, _CACHED)
+    prompt, reasoning = _prompt_tokens(usage), _reported(usage, _REASONING)
+    cached = _reported(usage, _CACHED)
     total = count(usage.get("total_tokens"))
     emitted = total - prompt if total is not None and prompt is not None else None
     completion, notes = _completion_tokens(usage, reasoning, emitted)
@@ -105,17 +116,14 @@ def _prompt_tokens(usage: dict[str, Any]) -> int | None:
     return None if tokens is None else tokens + sum(count(usage.get(beside)) or 0 for beside in _BESIDE_INPUT)
 
 
-def _reported(usage: dict[str, Any], groups: tuple[str, str], names: tuple[str, ...]) -> int | None:
-    """Return the first usable count by one of the names, in the detail objects first."""
-    for group in groups:
-        if isinstance(details := usage.get(group), dict) and (tokens := _first_count(details, names)) is not None:
-            return tokens
-    return _first_count(usage, names)
-
-
-def _first_count(fields: dict[str, Any], names: tuple[str, ...]) -> int | None:
-    for name in names:
-        if name in fields and (tokens := count(fields[name])) is not None:
+def _reported(usage: dict[str, Any], places: _Places) -> int | None:
+    """Return the first usable count at one of the places."""
+    if usage.keys().isdisjoint(places):
+        return None
+    for field, names in places.items():
+        value = usage.get(field)
+        counts = map(count, map(value.get, names) if isinstance(value, dict) else (value,))
+        if (tokens := next((tokens for tokens in counts if tokens is not None), None)) is not None:
             return tokens
     return None
 

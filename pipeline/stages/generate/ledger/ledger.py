@@ -63,7 +63,7 @@ class Attempt(NamedTuple):
         return self.answered or self.state == "spoilt"
 
 
-class Answer(NamedTuple):
+class StoredAnswer(NamedTuple):
     """What settled a key, as another ledger needs it."""
 
     key: str
@@ -308,7 +308,7 @@ def iterate_answers(db: sqlite3.Connection) -> Iterator[tuple[str, bytes, bytes]
     )
 
 
-def readable_answers(db: sqlite3.Connection, unreadable: list[str]) -> Iterator[Answer]:
+def readable_answers(db: sqlite3.Connection, unreadable: list[str]) -> Iterator[StoredAnswer]:
     """Every answer, one look-up each and without an index, so that a damaged page costs what lies on it; the rest is named in ``unreadable``."""
     query = f"""SELECT q.key, b.sha256, b.body, q.dataset, q.purse, r.requests, r.cost_pico, r.prompt_tokens, r.completion_tokens, r.provider, r.model, r.policy,
       r.sent_at, r.seconds FROM results AS r CROSS JOIN requests AS q ON q.id = r.attempt CROSS JOIN bodies AS b ON b.id = r.id
@@ -319,7 +319,7 @@ def readable_answers(db: sqlite3.Connection, unreadable: list[str]) -> Iterator[
         end = next_attempt(db)
     for number in range(1, end):
         try:
-            yield from map(Answer._make, db.execute(query, (number,)).fetchall())
+            yield from map(StoredAnswer._make, db.execute(query, (number,)).fetchall())
         except sqlite3.DatabaseError as error:
             unreadable.append(f"result {number}: {error}")
 

@@ -13,7 +13,7 @@ import orjson
 from pipeline.core.errors import InputError
 from pipeline.core.files import read_jsonl
 from pipeline.formats.schema.timings import Timing
-from pipeline.stages.generate.ledger.ledger import Answer, settled
+from pipeline.stages.generate.ledger.ledger import StoredAnswer, settled
 from pipeline.stages.generate.ledger.restore import Line, Restored, insert, is_key
 from pipeline.stages.generate.limits.money import to_usd
 from pipeline.stages.generate.output.projection import object_of
@@ -23,7 +23,7 @@ from pipeline.stages.generate.requests.prompt_source import CHUNK
 _RESTORED = "restored "
 
 
-def to_line(answer: Answer) -> bytes:
+def to_line(answer: StoredAnswer) -> bytes:
     """Write an answer as JSON: its bytes, and what the account says of it, by the names of responses.jsonl."""
     row = {
         "key": answer.key,

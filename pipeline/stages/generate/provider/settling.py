@@ -24,7 +24,7 @@ _SETTLE = """UPDATE results SET state=CASE state WHEN 'uncertain' THEN 'failed' 
 completion_tokens=coalesce(?4, completion_tokens), charge_tokens=coalesce(?4, charge_tokens), provider=coalesce(provider, ?5), model=coalesce(model, ?6) WHERE attempt=?1"""
 
 
-class Bill(NamedTuple):
+class RouterBill(NamedTuple):
     """What the router says of a request."""
 
     cost_pico: int
@@ -97,7 +97,7 @@ async def _settle_all(
                 found.cost_pico += bill.cost_pico
 
 
-async def _ask(client: Client, generation: str) -> Bill | str:
+async def _ask(client: Client, generation: str) -> RouterBill | str:
     """Ask what one request cost; why it is not known, where it is not."""
     try:
         reply = await client.get(f"/generation?id={quote(generation, safe='')}")
@@ -114,7 +114,7 @@ async def _ask(client: Client, generation: str) -> Bill | str:
     return bill_of(reply) or f"HTTP {reply.status} without a cost"
 
 
-def bill_of(reply: Reply) -> Bill | None:
+def bill_of(reply: Reply) -> RouterBill | None:
     """Read `/generation`'s answer; None when it states no cost. With a key of one's own upstream, that bill comes on top."""
     try:
         data = mapping(mapping(orjson.loads(payload(reply.body))).get("data"))
@@ -133,7 +133,7 @@ def bill_of(reply: Reply) -> Bill | None:
     cost = billed_cost(usage, None)
     if reply.status != 200 or cost is None:
         return None
-    return Bill(cost, usage.prompt, usage.completion, _text(data.get("provider_name")), _text(data.get("model")))
+    return RouterBill(cost, usage.prompt, usage.completion, _text(data.get("provider_name")), _text(data.get("model")))
 
 
 def _text(value: Any) -> str | None:
