@@ -15,7 +15,8 @@ from pipeline.answers.rungs.recount import Recount
 from pipeline.answers.rungs.returned_ids import agrees, as_ids, impossible, spans_of
 from pipeline.answers.segmented_ids import EncodedTexts, Encoder, SegmentedIds
 from pipeline.core.errors import InputError
-from pipeline.formats.completion.answer import Answer, Bill
+from pipeline.formats.completion.choices import Answer
+from pipeline.formats.completion.usage import Bill
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import Evidence
 from pipeline.model.tokenizer.tokenizer import Tokenizer

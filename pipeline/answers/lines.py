@@ -1,4 +1,4 @@
-"""A line of a file to a job: an answer to rebuild, and the prompt that it answers. Any line becomes a job."""
+"""Lines of files as jobs: an answer to rebuild, and the prompt that it answers. Any line becomes a job."""
 
 import base64
 import json
@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from pipeline.core.describe import found
+from pipeline.core.describe import describe
+from pipeline.formats.completion.envelope import name_in, open_envelope
+from pipeline.formats.completion.nesting import DEEPEST, nested_too_deeply
 
 
 class Job(NamedTuple):
@@ -17,25 +19,23 @@ class Job(NamedTuple):
     messages: Any = None
     tools: Any = None
     rejects: tuple[str, ...] = ()
-    """Why there is nothing to rebuild, by code."""
+    """Codes of why there is nothing to rebuild."""
     flags: tuple[str, ...] = ()
-    """Why the row stays out whatever its ids, by code."""
+    """Codes of why the row stays out of training, whatever its ids."""
     notes: tuple[str, ...] = ()
     output_ids: Any = None
-    """Ids that the line itself holds, beside or in place of a response."""
+    """Ids that the line itself holds, beside a response or without one."""
 
 
-DEEPEST = 100
-"""Arrays and objects that may stand in one another; real lines have some ten."""
 TOO_DEEP: dict[str, tuple[str, ...]] = {
     "rejects": ("nested_too_deeply",),
     "notes": (f"nested_too_deeply: more than {DEEPEST} arrays and objects in one another",),
 }
-"""Of a job from a deeper line."""
+"""Fields of the job of a line that is nested too deeply."""
 
 
 def load(line: bytes) -> Any:
-    """Parse JSON; lone surrogates are let in, since a body that holds one must still be read and named.
+    """Parse JSON. Lone surrogates are let in: a body that holds one must still be read and named.
 
     Raises:
         ValueError: not JSON.
@@ -50,33 +50,19 @@ def load(line: bytes) -> Any:
             raise ValueError("nested too deeply") from error
 
 
-def nested_too_deeply(line: bytes, value: Any) -> bool:
-    """Whether a parsed line is deeper than `DEEPEST`: whoever looks into such a value by recursion fails, sooner or later by where it is called from."""
-    if line.count(b"[") + line.count(b"{") <= DEEPEST:
-        return False
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return False
-    return True
-
-
 def file_job(number: int, line: bytes) -> Job:
-    """Job of a line that a user brought: `{id, messages?, tools?, response}`, a bare body, or the fields of an answer."""
+    """Return the job of a line of a user's file.
+
+    The line is `{id, messages?, tools?, response}`, a batch output line, a bare body, or the fields of an answer.
+    """
     fallback = f"line-{number}"
     try:
         value = load(line)
     except ValueError as error:
         return Job(fallback, rejects=("not_json",), notes=(f"not_json: {error}",))
     if not isinstance(value, dict):
-        return Job(fallback, rejects=("not_a_completion",), notes=(f"not_a_completion: the line is {found(value)}",))
-    name = name_of(value.get("id"), fallback)
+        return Job(fallback, rejects=("not_a_completion",), notes=(f"not_a_completion: the line is {describe(value)}",))
+    name = name_of(name_in(value), fallback)
     if nested_too_deeply(line, value):
         return Job(name, **TOO_DEEP)
     common: dict[str, Any] = {
@@ -94,11 +80,11 @@ def file_job(number: int, line: bytes) -> Job:
         return Job(body=_body_of_fields(value), **common)
     if common["output_ids"] is not None:
         return Job(body=None, **common)
-    return Job(rejects=("not_a_completion",), notes=(f"not_a_completion: the line is {found(value)}",), **common)
+    return Job(rejects=("not_a_completion",), notes=(f"not_a_completion: the line is {describe(value)}",), **common)
 
 
 def row_job(row: Any, number: int, prompt: Any) -> Job:
-    """Job of a line of responses.jsonl, with its line of prompts.jsonl, or None when no prompt has its id."""
+    """Return the job of a line of responses.jsonl with its line of prompts.jsonl, or None if no prompt has its id."""
     if not isinstance(row, dict) or not isinstance(row.get("id"), str):
         return Job(f"line-{number}", rejects=("row_malformed",))
     asked = prompt if isinstance(prompt, dict) else {}
@@ -119,14 +105,17 @@ def row_job(row: Any, number: int, prompt: Any) -> Job:
 
 
 def _received(row: dict[str, Any]) -> tuple[Any, list[str], list[str]]:
-    """Body of a line, why there is none or none that can be used, and notes."""
+    """Return the body of a line, codes of why there is no usable one, and notes."""
     rejects: list[str] = []
     notes: list[str] = []
     error = row.get("error")
     if isinstance(error, dict) and isinstance(error.get("kind"), str):
         rejects.append(error["kind"])
         notes.append(f"{error['kind']}: {error.get('message')}")
-    body = row.get("response")
+    body, fault = open_envelope(row)
+    if fault is not None:
+        rejects.append("provider_error")
+        notes.append(f"provider_error: {fault}")
     if body is None and isinstance(row.get("response_base64"), str):
         body = _odd_body(row["response_base64"])
     if body is None and not rejects:
@@ -135,7 +124,7 @@ def _received(row: dict[str, Any]) -> tuple[Any, list[str], list[str]]:
 
 
 def _odd_body(encoded: str) -> Any:
-    """A body that is no strict JSON, kept as base64: read as far as it can be."""
+    """Read a body that is kept as base64, because it is not strict JSON, as far as possible."""
     try:
         value = load(raw := base64.b64decode(encoded))
     except ValueError:
@@ -144,14 +133,14 @@ def _odd_body(encoded: str) -> Any:
 
 
 def name_of(value: Any, fallback: str) -> str:
-    """The line's id as text; the line number's name where it has none."""
+    """Return an id as text, or the fallback if the line has no usable id."""
     if isinstance(value, str) and value:
         return value
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else fallback
 
 
 def _body_of_fields(value: dict[str, Any]) -> dict[str, Any]:
-    """A completion body around the bare fields of an answer."""
+    """Return a completion body around the bare fields of an answer."""
     finish = value.get("finish_reason") or ("tool_calls" if value.get("tool_calls") else None)
     choice = {
         "message": value,

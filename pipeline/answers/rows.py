@@ -15,8 +15,10 @@ from pipeline.answers.rebuilt_answer import RebuiltAnswer
 from pipeline.answers.rungs.returned_ids import as_ids, impossible
 from pipeline.answers.segmented_ids import EncodedTexts, Span, pack
 from pipeline.core.errors import InputError
-from pipeline.formats.completion.answer import Answer, Bill, Finish, Reply
-from pipeline.formats.completion.parser import parse_body
+from pipeline.formats.completion.body import Reply, parse_body
+from pipeline.formats.completion.choices import Answer, Finish
+from pipeline.formats.completion.sampled_ids import prompt_ids
+from pipeline.formats.completion.usage import Bill
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import Evidence, Status
 from pipeline.model.rendering import PromptRenderer
@@ -265,18 +267,7 @@ def _clean(text: str) -> str:
 
 def _engine_prompt_ids(body: Any) -> list[int] | None:
     """Return the prompt ids that an engine reports in any of its fields, or None."""
-    if not isinstance(body, dict):
-        return None
-    choices = body.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
-    sglang, raw = body.get("sglext"), first.get("raw_output")
-    places = (
-        body.get("prompt_token_ids"),
-        first.get("prompt_token_ids"),
-        sglang.get("input_ids") if isinstance(sglang, dict) else None,
-        raw.get("prompt_token_ids") if isinstance(raw, dict) else None,
-    )
-    return next((ids for value in places if value is not None and (ids := as_ids(value)) is not None), None)
+    return next((ids for value in prompt_ids(body) if (ids := as_ids(value)) is not None), None)
 
 
 def _count_calls(messages: list[Any]) -> int:

@@ -1,4 +1,4 @@
-"""What stands in place of what is needed, for people: bounded, whatever it is."""
+"""Short descriptions of unexpected JSON values, for messages."""
 
 import json
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 _MOST_KEYS, _MOST_CHARACTERS = 6, 40
 
 
-def found(value: Any) -> str:
-    """Describe a JSON value on one short line; what is inside an array or object is not looked at."""
+def describe(value: Any) -> str:
+    """Describe a JSON value on one short line; the contents of an array, and the values of an object, are left out."""
     if isinstance(value, dict):
         keys = ", ".join(_short(str(key)) for key in list(value)[:_MOST_KEYS])
         more = f" and {len(value) - _MOST_KEYS} more" if len(value) > _MOST_KEYS else ""
@@ -20,5 +20,5 @@ def found(value: Any) -> str:
 
 
 def _short(text: str) -> str:
-    """Text in quotes, with escapes, cut."""
+    """Return the first characters of a text, in quotes and with escapes."""
     return json.dumps(text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}...")

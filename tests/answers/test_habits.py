@@ -10,7 +10,8 @@ from pipeline.answers.providers.habits import HabitCounts, bills_end
 from pipeline.answers.readings.tool_calls import respaced
 from pipeline.answers.rows import RowMaker
 from pipeline.answers.segmented_ids import unpack
-from pipeline.formats.completion.answer import Answer, Call
+from pipeline.formats.completion.choices import Answer
+from pipeline.formats.completion.structured_calls import Call
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.answers.build import ARGS, CALL, CALL_END, CLOSE, END, TOOLS, TOOLS_END, body, call, codes, rows_of
 

@@ -8,7 +8,8 @@ import pytest
 
 from pipeline.answers.lines import Job
 from pipeline.answers.rows import RowMaker
-from pipeline.formats.completion.parser import bill_of, parse_body
+from pipeline.formats.completion.body import parse_body
+from pipeline.formats.completion.usage import read_usage
 from tests.answers.build import body, call
 from tests.conftest import SHARE
 
@@ -117,12 +118,12 @@ def test_how_the_answer_ended(word: str | None, native: str | None, finish: str)
         ({"prompt_tokens": 64, "total_tokens": 82}, 18, ("billed_as_total_minus_prompt",)),
         ({"completion_tokens": True}, None, ("count_unusable: completion_tokens is true",)),
         ({"completion_tokens": -1.5}, None, ("count_unusable: completion_tokens is -1.5",)),
-        ({"output_tokens": "9"}, None, ('count_unusable: output_tokens is the text "9"',)),
+        ({"output_tokens": "nine"}, None, ('count_unusable: output_tokens is the text "nine"',)),
         ({"completion_tokens": 1 << 40}, None, ("count_unusable: completion_tokens is 1099511627776",)),
         (
-            {"completion_tokens": "9", "prompt_tokens": 4, "total_tokens": 9},
+            {"completion_tokens": "9x", "prompt_tokens": 4, "total_tokens": 9},
             5,
-            ('count_unusable: completion_tokens is the text "9"', "billed_as_total_minus_prompt"),
+            ('count_unusable: completion_tokens is the text "9x"', "billed_as_total_minus_prompt"),
         ),
         ({"completion_tokens": None}, None, ()),
         (None, None, ()),
@@ -132,7 +133,7 @@ def test_how_the_answer_ended(word: str | None, native: str | None, finish: str)
 def test_the_bill_counts_reasoning_in_whatever_the_servers_habit(
     usage: Any, tokens: int | None, notes: tuple[str, ...]
 ) -> None:
-    bill = bill_of(usage)
+    bill = read_usage(usage).bill
     assert (bill.tokens, bill.notes) == (tokens, notes)
 
 
@@ -199,9 +200,9 @@ def test_a_rejected_row_says_what_was_found(value: Any, note: str, maker: RowMak
 
 
 def test_a_count_that_is_none_is_noted_beside_the_missing_count(maker: RowMaker) -> None:
-    (row,) = maker.rows([Job("x", {**body("Think.", "Say."), "usage": {"completion_tokens": "12"}})], {})
+    (row,) = maker.rows([Job("x", {**body("Think.", "Say."), "usage": {"completion_tokens": "12?"}})], {})
     assert row.reason == "count_missing"
-    assert 'count_unusable: completion_tokens is the text "12"' in row.notes
+    assert 'count_unusable: completion_tokens is the text "12?"' in row.notes
 
 
 def test_a_text_completion_and_content_in_parts_are_read() -> None:

@@ -1,5 +1,6 @@
 """Shapes of bodies beyond the usual ones: each says the same answer, and must give the same ids."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from pipeline.answers.segmented_ids import unpack
 from pipeline.core.files.json_file import to_json
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.answers.build import CLOSE, END
+from tests.conftest import ROOT
 
 REASONING, CONTENT = "The user wants the temperature in Oslo.", "It is 7 degrees in Oslo."
 ARGUMENTS = '{"city": "Oslo"}'
@@ -201,3 +203,52 @@ def test_choices_and_calls_are_taken_by_their_index(maker: RowMaker, tokenizer: 
     row = row_of(maker, completion({"reasoning": REASONING, "tool_calls": calls}, 30))
     ids = [tokenizer.decode_bytes(unpack(row.completion)[s.start : s.end]) for s in row.spans if s.kind == "call_id"]
     assert ids == [b"functions.f:0", b"functions.f:1"]
+
+
+BATCH = (ROOT / "tests/data/cases/batch_form.jsonl").read_bytes()
+
+
+def test_a_line_of_a_batchs_output_is_read_under_its_custom_id(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    (row,) = maker.rows([file_job(1, BATCH)], {})
+    assert (row.id, row.status, row.evidence, row.provider) == ("p-7", "accept", "count", "P")
+    assert unpack(row.completion) == [*tokenizer.encode("Two plus two."), CLOSE, *tokenizer.encode("4"), END]
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"response": {"status_code": 400, "body": {"error": {"message": "long"}}}}, "provider_error: status_code 400"),
+        ({"response": {"status_code": 500, "body": None}}, "provider_error: status_code 500"),
+        (
+            {"response": None, "error": {"code": "batch_expired", "message": "late"}},
+            "provider_error: batch_expired: late",
+        ),
+    ],
+)
+def test_a_request_that_failed_in_a_batch_is_a_rejected_row(
+    maker: RowMaker, changes: dict[str, Any], note: str
+) -> None:
+    (row,) = maker.rows([file_job(1, to_json({**json.loads(BATCH), **changes}))], {})
+    assert (row.id, row.status, row.reason) == ("p-7", "reject", "provider_error")
+    assert note in row.notes
+
+
+def test_a_response_given_as_json_text_is_read(maker: RowMaker, answer: list[int]) -> None:
+    body = completion({"reasoning": REASONING, "content": CONTENT}, len(answer))
+    (row,) = maker.rows([file_job(1, to_json({"id": "a", "response": json.dumps(body)}))], {})
+    assert (row.id, unpack(row.completion), row.status) == ("a", answer, "accept")
+
+
+@pytest.mark.parametrize("extra", [{}, {"total_tokens": 64}, {"total_tokens": 82}])
+def test_reasoning_beside_the_completion_is_the_rebuilt_count(
+    maker: RowMaker, tokenizer: Tokenizer, answer: list[int], extra: dict[str, Any]
+) -> None:
+    beside = len(tokenizer.encode(CONTENT))
+    usage = {
+        "prompt_tokens": 64,
+        "completion_tokens": beside,
+        "completion_tokens_details": {"reasoning_tokens": len(answer) - beside},
+    }
+    row = row_of(maker, {**completion({"reasoning": REASONING, "content": CONTENT}, 0), "usage": {**usage, **extra}})
+    assert (unpack(row.completion), row.status, row.evidence) == (answer, "accept", "count")
+    assert "usage_disjoint" in row.notes

@@ -9,7 +9,8 @@ from pipeline.answers.readings.candidates import PromptState
 from pipeline.answers.readings.tool_calls import in_order, keys_in, respaced
 from pipeline.answers.rebuilt_answer import RebuiltAnswer
 from pipeline.answers.segmented_ids import EncodedTexts, SegmentedIds
-from pipeline.formats.completion.answer import Answer, Bill
+from pipeline.formats.completion.choices import Answer
+from pipeline.formats.completion.usage import Bill
 
 
 class Observer:

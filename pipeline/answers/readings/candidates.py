@@ -14,7 +14,7 @@ from pipeline.answers.readings.chat_formats import Thinking
 from pipeline.answers.readings.markers import Markers, Piece
 from pipeline.answers.readings.seams import templated
 from pipeline.answers.readings.tool_calls import FormatContext, call_options
-from pipeline.formats.completion.answer import Answer
+from pipeline.formats.completion.choices import Answer
 
 MAX_READINGS = 48
 """Most alternatives tried; an answer with more is too ambiguous for a count to decide."""

@@ -12,7 +12,8 @@ from typing import Any
 
 from pipeline.answers.readings.chat_formats import CallIds, ChatFormat, NamedCall
 from pipeline.answers.readings.markers import Markers, Piece
-from pipeline.formats.completion.answer import Answer, Call
+from pipeline.formats.completion.choices import Answer
+from pipeline.formats.completion.structured_calls import Call
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+from pipeline.formats.completion.token_logprobs import logged_tokens
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 
-_ID_PREFIX = "token_id:"
 _REPLACEMENT = "�".encode()
 MAX_PARTS = 8
 """Longest run of tokens without readable bytes whose ids are searched for."""
@@ -64,51 +64,17 @@ def read_logprobs(logprobs: Any, vocabulary: Vocabulary) -> list[SampledIds]:
 
     They are one list for the whole answer, as most servers send it, or one each for reasoning and content.
     """
-    if not isinstance(logprobs, dict):
-        return []
-    direct = logprobs.get("token_ids")
-    if isinstance(direct, list) and direct and all(type(token) is int for token in direct):
-        return [SampledIds(direct, True)]
-    tokens = logprobs.get("tokens")
-    if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens):
-        sampled = _sampled_ids([{"token": token} for token in tokens], vocabulary)
-        return [sampled] if sampled is not None else []
-    lists = (_sampled_ids(logprobs.get(key), vocabulary) for key in ("reasoning_content", "reasoning", "content"))
-    return [sampled for sampled in lists if sampled is not None]
+    return [
+        SampledIds([*tokens.ids], True)
+        if tokens.ids is not None
+        else SampledIds(list(_from_bytes(tokens.pieces, vocabulary)), False)
+        for tokens in logged_tokens(logprobs)
+    ]
 
 
 def concatenated(parts: Sequence[SampledIds]) -> SampledIds:
     """Join lists that follow each other."""
     return SampledIds([token for part in parts for token in part.ids], all(part.explicit for part in parts))
-
-
-def _sampled_ids(entries: Any, vocabulary: Vocabulary) -> SampledIds | None:
-    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
-        return None
-    named_ids = [_named_id(entry) for entry in entries]
-    if all(token is not None for token in named_ids):
-        return SampledIds(named_ids, True)
-    return SampledIds(list(_from_bytes([_bytes(entry) for entry in entries], vocabulary)), False)
-
-
-def _named_id(entry: dict[str, Any]) -> int | None:
-    if type(entry.get("token_id")) is int:
-        return int(entry["token_id"])
-    token = entry.get("token")
-    if isinstance(token, str) and token.startswith(_ID_PREFIX) and token[len(_ID_PREFIX) :].isdecimal():
-        return int(token[len(_ID_PREFIX) :])
-    return None
-
-
-def _bytes(entry: dict[str, Any]) -> bytes:
-    """Return the entry's bytes; empty where the server shows none."""
-    raw, token = entry.get("bytes"), entry.get("token")
-    if isinstance(raw, list) and all(type(b) is int and 0 <= b < 256 for b in raw):
-        return bytes(raw)
-    try:
-        return token.encode() if isinstance(token, str) else b""
-    except UnicodeEncodeError:
-        return b""
 
 
 def _from_bytes(pieces: Sequence[bytes], vocabulary: Vocabulary) -> Iterator[int | None]:

@@ -10,7 +10,8 @@ from pipeline.answers.readings.seams import MAX_EXTRA, Change, describe, variant
 from pipeline.answers.readings.tool_calls import FormatContext, keys_in, respaced
 from pipeline.answers.rebuilt_answer import RebuiltAnswer
 from pipeline.answers.segmented_ids import Encoder, SegmentedIds, assemble
-from pipeline.formats.completion.answer import Answer, Bill
+from pipeline.formats.completion.choices import Answer
+from pipeline.formats.completion.usage import Bill
 from pipeline.formats.schema.tokens import Evidence
 
 REPLACEMENT = "\ufffd"

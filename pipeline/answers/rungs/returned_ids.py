@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from pipeline.answers.readings.chat_formats import Thinking
 from pipeline.answers.readings.markers import Markers
 from pipeline.answers.segmented_ids import SegmentedIds, Span, pack
-from pipeline.formats.completion.answer import Answer, Call
+from pipeline.formats.completion.choices import Answer
+from pipeline.formats.completion.structured_calls import Call
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 

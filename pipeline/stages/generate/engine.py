@@ -62,8 +62,6 @@ class AskJob:
     provider: ProviderSection
     builder: RequestBuilder
     admission: Admission
-    price: Price | None
-    """Turns usage into cost where the server states no cost; None when no price is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +298,7 @@ class Engine:
                 )
                 outcome = exchange.outcome
                 attempt = self._decide(outcome, tries)
-                charged = _charge(outcome, reserved)
+                charged = _charge(outcome, reserved, self._job.admission.price)
                 policy = self._policy_reason(outcome.provider) if outcome.verdict is Verdict.ANSWER else None
                 await self._save(request.key, _settlement(number, exchange, charged, policy))
             finally:
@@ -353,7 +351,13 @@ class Engine:
             return Exchange(outcome, None, sent_at, time.monotonic() - started)
         self._generations.pop(attempt, None)
         self._disk.learn(len(reply.body))
-        outcome = judge(reply, price=self._job.price, errors=self._job.provider.errors, now=time.time())
+        outcome = judge(
+            reply,
+            price=self._job.admission.price,
+            errors=self._job.provider.errors,
+            now=time.time(),
+            keeps_account=self._job.provider.kind == "openrouter",
+        )
         return Exchange(outcome, reply.body, sent_at, time.monotonic() - started)
 
     def _note(self, attempt: int, headers: Mapping[str, str]) -> None:
@@ -427,14 +431,16 @@ class Engine:
         return step.wait
 
 
-def _charge(outcome: Outcome, reserved: Charge) -> Charge:
+def _charge(outcome: Outcome, reserved: Charge, price: Price) -> Charge:
     """Return what counts against the caps: the known amounts, and for an unknown one the most that it can be."""
     if outcome.cost_pico == 0 and outcome.verdict is not Verdict.ANSWER:
         return Charge(0, outcome.completion_tokens or 0)
-    return Charge(
-        reserved.pico if outcome.cost_pico is None else outcome.cost_pico,
-        reserved.tokens if outcome.completion_tokens is None else outcome.completion_tokens,
-    )
+    tokens = reserved.tokens if outcome.completion_tokens is None else outcome.completion_tokens
+    if outcome.cost_pico is not None:
+        return Charge(outcome.cost_pico, tokens)
+    # a server may bill more tokens than were asked for, and so more than was reserved
+    billed = price.cost(outcome.prompt_tokens or 0, outcome.completion_tokens or 0)
+    return Charge(max(reserved.pico, billed), tokens)
 
 
 def _settlement(attempt: int, exchange: Exchange, charged: Charge, policy: str | None) -> Settlement:

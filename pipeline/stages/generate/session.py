@@ -60,7 +60,6 @@ def run_session(session: Session) -> Engine:
         provider,
         outputs.builder,
         session.admission,
-        price=session.admission.price if provider.kind == "openai" else None,
     )
     progress = RunProgress(session.before.prompts, session.before.cached)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

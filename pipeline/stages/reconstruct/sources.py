@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipeline.answers.lines import TOO_DEEP, Job, file_job, load, nested_too_deeply, row_job
+from pipeline.answers.lines import TOO_DEEP, Job, file_job, load, row_job
 from pipeline.core.files.compression import opener_of
 from pipeline.core.files.jsonl import read_lines
+from pipeline.formats.completion.nesting import nested_too_deeply
 from pipeline.formats.prompt_responses import PromptResponse, pair_by_id
 
 

@@ -86,7 +86,12 @@ CASES = [
     Case("no choices", 200, {**completion(), "choices": []}, Verdict.RETRY, "no_choices", "known"),
     Case("choices of another type", 200, {**completion(), "choices": "x"}, Verdict.RETRY, "no_choices", "known"),
     Case(
-        "zero tokens, paid", 200, usage(completion_tokens=0, cost=0.0067), Verdict.RETRY, "empty_zero_tokens", "known"
+        "zero tokens, paid",
+        200,
+        usage(completion_tokens=0, total_tokens=10, cost=0.0067),
+        Verdict.RETRY,
+        "empty_zero_tokens",
+        "known",
     ),
     Case("empty but counted", 200, usage(completion_tokens=2), Verdict.ANSWER, "ok", "known"),
     Case("JSON of another shape", 200, [1], Verdict.RETRY, "not_json", "unknown"),
@@ -242,7 +247,8 @@ def test_a_servers_message_cannot_steer_the_terminal() -> None:
         ({"cost": True}, 10 * 3 + 5 * 7),
         ({"cost": 0.1, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.3}}, 4 * PICO // 10),
         ({"cost": 0.1, "is_byok": False, "cost_details": {"upstream_inference_cost": 0.1}}, PICO // 10),
-        ({"cost": None, "completion_tokens": "5"}, None),
+        ({"cost": None, "completion_tokens": "5"}, 10 * 3 + 5 * 7),
+        ({"cost": None, "completion_tokens": "5 tokens", "total_tokens": None}, None),
     ],
 )
 def test_cost_is_the_servers_word_else_price_times_usage(changes: dict[str, Any], pico: int | None) -> None:

@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.core.sections import mistake
+from pipeline.formats.completion.body import provider_of
 from pipeline.stages.generate.config import ProviderSection
 from pipeline.stages.generate.provider.policy import (
     admit,
@@ -14,7 +15,6 @@ from pipeline.stages.generate.provider.policy import (
     other_provider,
     parse_endpoints,
     provider_block,
-    served_by,
 )
 from tests.stages.generate.chat_server import ENDPOINT
 
@@ -152,10 +152,9 @@ def test_names_compare_without_case_spaces_and_marks() -> None:
 
 def test_who_answered_is_in_the_body_or_in_the_routers_metadata() -> None:
     metadata = {"endpoints": {"available": [{"provider": "A", "selected": False}, {"provider": "B", "selected": True}]}}
-    assert served_by({"provider": "P"}) == "P"
-    assert served_by({"openrouter_metadata": metadata}) == "B"
-    assert served_by({"openrouter_metadata": {"endpoints": 3}}) is None
-    assert served_by([]) is None
+    assert provider_of({"provider": "P"}) == "P"
+    assert provider_of({"openrouter_metadata": metadata}) == "B"
+    assert provider_of({"openrouter_metadata": {"endpoints": 3}}) is None
 
 
 def test_without_a_list_the_allowed_names_decide() -> None:

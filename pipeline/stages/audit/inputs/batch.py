@@ -15,7 +15,7 @@ from pipeline.stages.audit.features.call_markup import CALL_ROLES, CallMarkup, r
 from pipeline.stages.audit.features.grams import Hashes, gram_hashes
 from pipeline.stages.audit.features.retokenize import TextRun, text_runs
 from pipeline.stages.audit.inputs.context import Context
-from pipeline.stages.audit.inputs.response_facts import Answer, read_answer
+from pipeline.stages.audit.inputs.response_facts import ResponseFacts, read_facts
 
 Ints = NDArray[np.int64]
 _TAIL = 1024
@@ -203,9 +203,9 @@ class Batch:
         return text_runs(self.context, self.completion.values, self.completion.starts, self.ordinary)
 
     @cached_property
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[ResponseFacts]:
         """[rows]: facts of each response line, such as usage and cost."""
-        return [read_answer(line) for line in self.responses]
+        return [read_facts(line) for line in self.responses]
 
     @cached_property
     def markup(self) -> list[CallMarkup]:

@@ -1,12 +1,22 @@
-"""What a response line says besides text: usage, cost, model, errors. Every field is untrusted and may be missing or of any type."""
+"""Usage, cost, model and errors of a response line, for the checks that compare them with the ids."""
 
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.formats.completion.body import provider_of
+from pipeline.formats.completion.choices import choice_list
+from pipeline.formats.completion.envelope import open_envelope
+from pipeline.formats.completion.error_report import error_of
+from pipeline.formats.completion.usage import usage_of
+from pipeline.formats.completion.values import mapping, word
+
+_LARGEST = 1 << 53
+"""Times and sums of costs stay below the largest whole number of a float, so that their sums are finite."""
+
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The facts of one line of responses.jsonl that checks compare with the ids."""
+class ResponseFacts:
+    """Facts of one line of responses.jsonl; None for each that the line does not give, or gives in an unusable form."""
 
     model: str | None = None
     provider: str | None = None
@@ -18,69 +28,50 @@ class Answer:
     refusal: str | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    """Reasoning included."""
     reasoning_tokens: int | None = None
     cached_tokens: int | None = None
     cost_usd: float | None = None
-    """Cost of this answer by its own usage, else what the prompt cost over all attempts."""
+    """Cost of this answer by its own usage, else the prompt's cost over all attempts."""
     latency_ms: float | None = None
-    """Only where the line has it: a build keeps times in its ledger."""
+    """Only if the line has it: a build keeps times in its ledger."""
 
 
-_NOTHING = Answer()
+_NOTHING = ResponseFacts()
 
 
-def _mapping(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _whole(value: Any) -> int | None:
-    """A count of tokens; none is larger than what tokens.parquet can hold."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else None
+def read_facts(line: Any) -> ResponseFacts:
+    """Read a line of responses.jsonl, a batch output line or a bare body; no field of it is trusted."""
+    if not isinstance(line, dict):
+        return _NOTHING
+    enclosed = open_envelope(line)
+    is_bare = "response" not in line and ("choices" in line or "meta_info" in line)
+    body = line if is_bare else mapping(enclosed.body)
+    choices = choice_list(body)
+    choice = mapping(choices[0]) if isinstance(choices, list) and choices else {}
+    usage = usage_of({**body, "usage": line["usage"]} if line.get("usage") else body)
+    holders = ({"error": line.get("error")}, body, choice)
+    errors = (report.line for holder in holders if (report := error_of(holder)) is not None)
+    return ResponseFacts(
+        model=_text(line.get("model")) or _text(body.get("model")),
+        provider=_text(line.get("provider")) or provider_of(body),
+        finish_reason=word(choice.get("finish_reason")),
+        error=next(errors, enclosed.fault),
+        policy=_text(line.get("policy")),
+        refusal=_text(mapping(choice.get("message")).get("refusal")),
+        prompt_tokens=usage.prompt,
+        completion_tokens=usage.completion,
+        reasoning_tokens=usage.reasoning,
+        cached_tokens=usage.cached,
+        cost_usd=usage.cost.usd if usage.cost.usd is not None else _number(line.get("cost_usd")),
+        latency_ms=_number(line.get("latency_ms")),
+    )
 
 
 def _number(value: Any) -> float | None:
-    """A cost or a time; beyond the largest whole number of a float there is none, and their sums stay finite."""
-    return (
-        float(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1 << 53
-        else None
-    )
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 <= value < _LARGEST else None
 
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
-
-
-def _describe(error: Any) -> str | None:
-    """One line for an error in any of the shapes that servers use."""
-    if not error:
-        return None
-    found = _mapping(error)
-    parts = [str(found[key]) for key in ("kind", "code", "type", "message") if found.get(key)]
-    return ": ".join(parts) if parts else str(error)
-
-
-def read_answer(line: Any) -> Answer:
-    """Take what is there; nothing is an answer with nothing known."""
-    if line is None:
-        return _NOTHING
-    line = _mapping(line)
-    body = _mapping(line.get("response"))
-    choices = body.get("choices")
-    choice = _mapping(choices[0]) if isinstance(choices, list) and choices else {}
-    usage = _mapping(line.get("usage") or body.get("usage"))
-    cost = _number(usage.get("cost"))
-    return Answer(
-        model=_text(line.get("model")) or _text(body.get("model")),
-        provider=_text(line.get("provider")) or _text(body.get("provider")),
-        finish_reason=_text(choice.get("finish_reason")),
-        error=_describe(line.get("error") or body.get("error") or choice.get("error")),
-        policy=_text(line.get("policy")),
-        refusal=_text(_mapping(choice.get("message")).get("refusal")),
-        prompt_tokens=_whole(usage.get("prompt_tokens")),
-        completion_tokens=_whole(usage.get("completion_tokens")),
-        reasoning_tokens=_whole(_mapping(usage.get("completion_tokens_details")).get("reasoning_tokens")),
-        cached_tokens=_whole(_mapping(usage.get("prompt_tokens_details")).get("cached_tokens")),
-        cost_usd=cost if cost is not None else _number(line.get("cost_usd")),
-        latency_ms=_number(line.get("latency_ms")),
-    )

@@ -77,7 +77,7 @@ class GenerationRecord(NamedTuple):
     generation: str
 
 
-class Bill(NamedTuple):
+class RouterBill(NamedTuple):
     """The router's statement about one request."""
 
     cost_pico: int

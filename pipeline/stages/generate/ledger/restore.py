@@ -15,17 +15,18 @@ from typing import Any, NamedTuple
 import orjson
 
 from pipeline.core.files.jsonl import read_lines
+from pipeline.formats.completion.usage import usage_of
+from pipeline.formats.completion.values import dollars, mapping
 from pipeline.formats.schema.timings import Timing
 from pipeline.model.conversation_checks import show
 from pipeline.stages.generate.ledger.connection import transaction
 from pipeline.stages.generate.ledger.queries import asked_keys, next_request_id, next_result_id, settled_keys
 from pipeline.stages.generate.ledger.records import BodyRecord, RequestRecord, ResultRecord
 from pipeline.stages.generate.ledger.statements import insert_bodies, insert_requests, insert_results
-from pipeline.stages.generate.limits.money import amount, billed_tokens, to_pico
+from pipeline.stages.generate.limits.money import to_pico
 from pipeline.stages.generate.output.projection import RESPONSE, object_of
 from pipeline.stages.generate.output.timing import read_timings
 from pipeline.stages.generate.provider.classify import is_spoilt
-from pipeline.stages.generate.provider.policy import mapping
 from pipeline.stages.generate.requests.prompt_source import CHUNK
 
 _MOST_REQUESTS = 1_000_000
@@ -147,7 +148,7 @@ def _paid_content(row: dict[str, Any], text: bytes) -> tuple[str, bytes | None] 
         body = b""
     if body and is_spoilt(body):
         return "spoilt", body
-    return ("failed", None) if amount(row.get("cost_usd")) else None
+    return ("failed", None) if dollars(row.get("cost_usd")) else None
 
 
 def _response(row: dict[str, Any], text: bytes) -> bytes | None:
@@ -217,22 +218,22 @@ def _result_record(request_id: int, key: str, source: RestorableRow, report: Res
 
     requests = row.get("attempts")
     requests = checked("attempts", possible=type(requests) is int and 0 <= requests <= _MOST_REQUESTS)
-    usd = amount(checked("cost_usd", possible=amount(row.get("cost_usd")) is not None))
+    usd = dollars(checked("cost_usd", possible=dollars(row.get("cost_usd")) is not None))
     cost_pico = None if usd is None else to_pico(usd)
-    prompt_tokens, completion_tokens = billed_tokens(row.get("usage"))
+    usage = usage_of({**mapping(row.get("response")), "usage": row.get("usage")})
     error = mapping(row.get("error"))
     timed = timing is not None and timing.key == key
     return ResultRecord(
         attempt=request_id,
         state=source.state,
         charge_pico=cost_pico or 0,
-        charge_tokens=completion_tokens or 0,
+        charge_tokens=usage.completion or 0,
         kind=str(error.get("kind")) if error else "ok",
         message=str(error.get("message")) if error else "",
         requests=1 if requests is None else requests,
         cost_pico=cost_pico,
-        prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
+        prompt_tokens=usage.prompt,
+        completion_tokens=usage.completion,
         provider=checked("provider", possible=isinstance(row.get("provider"), str)),
         model=checked("model", possible=isinstance(row.get("model"), str)),
         policy=checked("policy", possible=isinstance(row.get("policy"), str)),

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from pipeline.stages.generate.ledger.records import Bill, BodyRecord, GenerationRecord, RequestRecord, ResultRecord
+from pipeline.stages.generate.ledger.records import (
+    BodyRecord,
+    GenerationRecord,
+    RequestRecord,
+    ResultRecord,
+    RouterBill,
+)
 
 _ROWS_PER_STATEMENT = 200
 """Below SQLite's limit of 32,766 values in a statement."""
@@ -54,7 +60,7 @@ def settle_orphans(db: sqlite3.Connection) -> int:
     ).rowcount
 
 
-def book_cost(db: sqlite3.Connection, attempt: int, bill: Bill) -> None:
+def book_cost(db: sqlite3.Connection, attempt: int, bill: RouterBill) -> None:
     """Book what a request of unknown cost did cost, in place of the most that it could."""
     db.execute(
         """UPDATE results SET state=CASE state WHEN 'uncertain' THEN 'failed' ELSE state END,

@@ -1,18 +1,16 @@
-"""Money as whole picodollars (1e-12 USD): sums are exact, so a cap is a cap. Prices, worst cases, real costs. Pure."""
+"""Money as whole picodollars (1e-12 USD), whose sums are exact: prices, worst cases and real costs. Pure."""
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
+from pipeline.formats.completion.usage import Usage
 from pipeline.stages.generate.config import PriceSection
 
 PICO = 10**12
 """Picodollars in a dollar; 64 bits hold nine million dollars."""
 
-_MOST_TOKENS = 10**9
-
 _CHAT_TOKENS = 64
-"""Tokens that a chat template adds around a conversation, and around each message, at most."""
+"""Most tokens that a chat template adds around a conversation, and around each message."""
 
 
 def to_pico(usd: float) -> int:
@@ -27,68 +25,42 @@ def to_usd(pico: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Picodollars a token, and a request."""
+    """Picodollars per token, and per request."""
 
     prompt: int = 0
     completion: int = 0
     request: int = 0
 
     def cost(self, prompt_tokens: int, completion_tokens: int) -> int:
-        """Cost of one request in picodollars."""
+        """Return the cost of one request in picodollars."""
         return self.request + prompt_tokens * self.prompt + completion_tokens * self.completion
 
     def most(self, other: "Price") -> "Price":
-        """Give the dearer of both, part by part."""
+        """Return the higher price of both for each part."""
         return Price(
             max(self.prompt, other.prompt), max(self.completion, other.completion), max(self.request, other.request)
         )
 
 
 def price_of(section: PriceSection) -> Price:
-    """Price that the configuration states, in dollars per million tokens; null is nothing."""
+    """Return the price that the configuration states in dollars per million tokens; null counts as free."""
     return Price(to_pico((section.prompt or 0) / 1e6), to_pico((section.completion or 0) / 1e6))
 
 
 def most_prompt_tokens(prompt_bytes: int, messages: int) -> int:
-    """Tokens of a prompt at most: byte-level vocabularies have no token shorter than a byte."""
+    """Return an upper bound of a prompt's tokens: byte-level vocabularies have no token shorter than a byte."""
     return prompt_bytes + _CHAT_TOKENS * (messages + 1)
 
 
-def _count(value: Any) -> int | None:
-    """Take a number of tokens that can be; more than a billion, as anything else that is none, is no count."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_TOKENS else None
+def billed_cost(usage: Usage, price: Price | None) -> int | None:
+    """Return what an answer cost in picodollars; None if it cannot be known.
 
-
-def billed_tokens(usage: Any) -> tuple[int | None, int | None]:
-    """Prompt and completion tokens by the server's own count; None where it gives none."""
-    if not isinstance(usage, dict):
-        return None, None
-    return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-
-
-def billed_cost(usage: Any, price: Price | None) -> int | None:
-    """What an answer cost in picodollars: `usage.cost`, else prices x usage; None when it cannot be known.
-
-    With a key of one's own at the upstream provider, `cost` is only the router's fee, and the provider's bill comes on top.
+    The server's own number counts. Where it is missing, incomplete or not a number, price x tokens counts instead, with
+    the router's fee on top; the number in a text counts only if price x tokens is unknown.
     """
-    if not isinstance(usage, dict):
-        return None
-    cost = amount(usage.get("cost"))
-    if cost is not None:
-        details = usage.get("cost_details")
-        upstream = (
-            amount(details.get("upstream_inference_cost"))
-            if usage.get("is_byok") is True and isinstance(details, dict)
-            else None
-        )
-        return to_pico(cost + (upstream or 0.0))
-    prompt, completion = billed_tokens(usage)
-    if price is None or prompt is None or completion is None:
-        return None
-    return price.cost(prompt, completion)
-
-
-def amount(value: Any) -> float | None:
-    """Take a number of dollars that one request can have cost; anything else, such as a negative one or a million, is none."""
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e6
-    return float(value) if fine else None
+    cost = usage.cost
+    if cost.usd is not None:
+        return to_pico(cost.usd)
+    if price is not None and usage.prompt is not None and usage.completion is not None:
+        return price.cost(usage.prompt, usage.completion) + to_pico(cost.fee_usd)
+    return None if cost.text_usd is None else to_pico(cost.text_usd)

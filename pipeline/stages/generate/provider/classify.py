@@ -1,4 +1,4 @@
-"""What came back, judged: an answer, a failure of the row, of the run, or of the moment; and what it may have cost. Pure."""
+"""The judgement of one reply: an answer, or a failure of the row, the run or the moment; and what it may cost."""
 
 import json
 from collections.abc import Mapping
@@ -7,31 +7,32 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import orjson
 
-from pipeline.stages.generate.limits.money import Price, billed_cost, billed_tokens
+from pipeline.formats.completion.body import provider_of
+from pipeline.formats.completion.choices import choice_list
+from pipeline.formats.completion.error_report import ErrorReport, error_of
+from pipeline.formats.completion.message_texts import has_text
+from pipeline.formats.completion.usage import Usage, usage_of
+from pipeline.formats.completion.values import word
+from pipeline.stages.generate.limits.money import Price, billed_cost
 from pipeline.stages.generate.limits.retry_after import asked_wait
-from pipeline.stages.generate.provider.policy import mapping, served_by
 
 if TYPE_CHECKING:
-    from pipeline.core.http import (  # the network client is slow to import, and writing responses.jsonl needs only `payload`
-        Lost,
-        Reply,
-    )
+    # the network client is slow to import, and writing responses.jsonl needs only `payload`
+    from pipeline.core.http import Lost, Reply
 
 
 class Verdict(StrEnum):
-    """What follows from an outcome."""
+    """The consequence of an outcome."""
 
     ANSWER = "answer"
-    SPOILT = (
-        "spoilt"  # an answer that came whole, was paid for, and cannot be used: kept, and not asked for again and again
-    )
+    SPOILT = "spoilt"  # a whole answer that was paid for and cannot be used: kept, and not asked for again
     RETRY = "retry"
     FAIL = "fail"  # this row only
     STOP = "stop"  # the whole run: the next request would fare no better
 
 
 class Outcome(NamedTuple):
-    """One request, over."""
+    """The end of one request."""
 
     verdict: Verdict
     kind: str
@@ -39,7 +40,7 @@ class Outcome(NamedTuple):
     message: str = ""
     status: int | None = None
     cost_pico: int | None = 0
-    """Picodollars; None when it was, or may have been, billed with an unknown amount."""
+    """Picodollars; None if it was, or may have been, billed with an unknown amount."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     provider: str | None = None
@@ -47,18 +48,18 @@ class Outcome(NamedTuple):
     asked_wait: float | None = None
     """Seconds that the server asks to wait."""
     crowded: bool = False
-    """Too much at once: wait and send less at a time; does not count as a failed attempt."""
+    """Too many requests at once: wait and send fewer; not counted as a failed attempt."""
     outage: bool = False
     """The server as a whole may be down."""
     generation: str | None = None
-    """Id under which the router can be asked later what it cost; only where that is not known."""
+    """Id under which the router can be asked for the cost later; only if the cost is unknown."""
 
 
 _REFUSED_UNREAD = frozenset({409, 425, 429, 503, 521, 522, 523, 525, 526, 529, 530})
-"""Statuses that say that no model worked on the request."""
+"""Statuses of requests that no model worked on."""
 
 _ORDERLY = frozenset({500, 502})
-"""Statuses that a router answers with an error object when an upstream failed; whether that is billed, the config says."""
+"""Statuses of a router's error object after an upstream failure; the config says whether those are billed."""
 
 _RETRIED = frozenset({408, 409, 425, 429})
 
@@ -66,7 +67,7 @@ _LONGEST_ID = 200
 
 
 def payload(body: bytes) -> bytes:
-    """JSON part of a body: keep-alive white space and comment lines (`: PROCESSING`) before it, and white space after it, cut off."""
+    """Return the JSON of a body, without keep-alive white space and comment lines (`: PROCESSING`) around it."""
     rest = body.removeprefix(b"\xef\xbb\xbf").strip(b" \t\r\n")
     while rest.startswith(b":"):
         rest = rest.partition(b"\n")[2].lstrip(b" \t\r\n")
@@ -74,98 +75,113 @@ def payload(body: bytes) -> bytes:
 
 
 def generation_id(headers: Mapping[str, str]) -> str | None:
-    """Id by which the router knows a request; it comes with the headers, so it is known even of a body that never does."""
-    found = headers.get("x-generation-id")
-    return found if found and len(found) <= _LONGEST_ID and found.isascii() else None
+    """Return the router's id of a request; it comes with the headers, so it is known even if the body never arrives."""
+    generation = headers.get("x-generation-id")
+    return generation if generation and len(generation) <= _LONGEST_ID and generation.isascii() else None
 
 
 def judge_lost(lost: "Lost", generation: str | None = None) -> Outcome:
-    """Judge a request without an answer: nothing is owed when it never left; else it may be billed."""
+    """Judge a request without an answer: free if it never left; else it may be billed."""
     return Outcome(
         Verdict.RETRY, lost.kind, str(lost), cost_pico=None if lost.sent else 0, outage=True, generation=generation
     )
 
 
-def judge(reply: "Reply", *, price: Price | None, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
-    """Judge an answer. ``now`` is the time as seconds since the epoch, for `Retry-After` dates."""
-    outcome = _judge(reply, price, errors, now)
-    return outcome if outcome.cost_pico is not None else outcome._replace(generation=generation_id(reply.headers))
+def judge(
+    reply: "Reply",
+    *,
+    price: Price | None,
+    errors: Literal["unbilled", "unknown"],
+    now: float,
+    keeps_account: bool = False,
+) -> Outcome:
+    """Judge an answer. ``now`` is the time as seconds since the epoch, for `Retry-After` dates.
+
+    If the router ``keeps_account``, a cost that the answer does not state stays unknown, and the router is asked later;
+    ``price`` replaces it only for a key of one's own, whose upstream bill the router does not have.
+    """
+    generation = generation_id(reply.headers)
+    askable = keeps_account and generation is not None
+    outcome = _judge(reply, _Prices(None if askable else price, price), errors, now)
+    return outcome if outcome.cost_pico is not None else outcome._replace(generation=generation)
 
 
-def _judge(reply: "Reply", price: Price | None, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
+class _Prices(NamedTuple):
+    """What replaces a cost that an answer does not state."""
+
+    usual: Price | None
+    own_key: Price | None
+
+    def cost(self, usage: Usage) -> int | None:
+        return billed_cost(usage, self.own_key if usage.cost.own_key else self.usual)
+
+
+_NO_PRICES = _Prices(None, None)
+
+
+def _judge(reply: "Reply", prices: _Prices, errors: Literal["unbilled", "unknown"], now: float) -> Outcome:
     raw = payload(reply.body)
     if reply.status == 200:
-        return _judge_success(raw, reply, price, errors, now)
+        return _judge_success(raw, reply, prices, errors, now)
     if not 200 <= reply.status < 300:
-        return _judge_status(
-            reply.status, _error_of(_parse(raw)[0]), reply.headers, errors=errors, now=now, fallback=_excerpt(raw)
-        )
+        error = error_of(_parse(raw)[0])
+        return _judge_status(reply.status, error, reply.headers, errors=errors, now=now, fallback=_excerpt(raw))
     # 201, 204, ... come from gateways; the model may have worked for them as for a 200
-    return _judge_success(raw, reply, price, errors, now)._replace(status=reply.status)
+    return _judge_success(raw, reply, prices, errors, now)._replace(status=reply.status)
 
 
 def _judge_success(
-    raw: bytes, reply: "Reply", price: Price | None, errors: Literal["unbilled", "unknown"], now: float
+    raw: bytes, reply: "Reply", prices: _Prices, errors: Literal["unbilled", "unknown"], now: float
 ) -> Outcome:
     document, fault = _parse(raw)
     if not isinstance(document, dict):
-        what = "nothing but white space" if not raw else f"{len(raw)} bytes that are no JSON object: {_excerpt(raw)}"
+        what = "only white space" if not raw else f"{len(raw)} bytes that are not a JSON object: {_excerpt(raw)}"
         return Outcome(Verdict.RETRY, "not_json", f"HTTP {reply.status} with {what}", 200, None)
-    choices = document.get("choices")
-    if document.get("error") and not choices:
-        error = _error_of(document)
-        code = error.get("code", error.get("http_status"))
-        status = code if isinstance(code, int) and 400 <= code < 600 else 502
-        inside = _judge_status(status, error, reply.headers, errors=errors, now=now, fallback=_excerpt(raw))
-        kind = inside.kind if inside.kind != f"http_{status}" else "provider_error"
-        return Outcome(
-            inside.verdict,
-            kind,
-            inside.message,
-            200,
-            inside.cost_pico,
-            None,
-            None,
-            served_by(document),
-            None,
-            inside.asked_wait,
-            inside.crowded,
-            inside.outage,
-        )
-    return _judge_answer(document, choices, fault, price)
+    error = error_of(document)
+    if error is None or document.get("choices"):
+        return _judge_answer(document, fault, prices)
+    status = error.status or 502
+    inside = _judge_status(status, error, reply.headers, errors=errors, now=now, fallback=_excerpt(raw))
+    usage = usage_of(document)
+    return inside._replace(
+        kind="provider_error" if inside.kind == f"http_{status}" else inside.kind,
+        status=200,
+        cost_pico=prices.cost(usage) or inside.cost_pico,
+        prompt_tokens=usage.prompt,
+        completion_tokens=usage.completion,
+        provider=provider_of(document),
+    )
 
 
-def _judge_answer(document: dict[str, Any], choices: Any, fault: str | None, price: Price | None) -> Outcome:
-    usage = document.get("usage")
-    prompt_tokens, completion_tokens = billed_tokens(usage)
-    model = document.get("model")
-    verdict, kind, message = _use_of(choices, completion_tokens, fault)
-    model = model if isinstance(model, str) else None
+def _judge_answer(document: dict[str, Any], fault: str | None, prices: _Prices) -> Outcome:
+    usage = usage_of(document)
+    verdict, kind, message = _use_of(choice_list(document), usage.completion, fault)
     return Outcome(
         verdict,
         kind,
         message,
         200,
-        billed_cost(usage, price),
-        prompt_tokens,
-        completion_tokens,
-        served_by(document),
-        model,
+        prices.cost(usage),
+        usage.prompt,
+        usage.completion,
+        provider_of(document),
+        word(document.get("model")),
     )
 
 
 def _use_of(choices: Any, completion_tokens: int | None, fault: str | None) -> tuple[Verdict, str, str]:
-    """Whether an answer's choices can be used; ``fault`` is what is wrong with the body's bytes."""
+    """Return what follows from an answer's choices; ``fault`` says what is wrong with the body's bytes."""
     if not isinstance(choices, list) or not choices or not all(isinstance(choice, dict) for choice in choices):
         return Verdict.RETRY, "no_choices", "HTTP 200 without any choice"
     for choice in choices:
-        if choice.get("error") or choice.get("finish_reason") == "error":
-            partial = "; partial text came" if _has_text(choice) else ""
-            return Verdict.RETRY, "provider_error", f"{_message(_error_of(choice)) or 'finish_reason error'}{partial}"
-    if not completion_tokens and not any(map(_has_text, choices)):
+        error = error_of(choice)
+        if error is not None or choice.get("finish_reason") == "error":
+            partial = "; partial text came" if has_text(choice) else ""
+            return Verdict.RETRY, "provider_error", f"{_message(error) or 'finish_reason error'}{partial}"
+    if not completion_tokens and not any(map(has_text, choices)):
         return Verdict.RETRY, "empty_zero_tokens", "the answer is empty and counts no completion tokens"
     if fault is not None:
-        why = "the body is not strict JSON in UTF-8 (a lone surrogate, bytes that are no UTF-8, or NaN)"
+        why = "the body is not strict JSON in UTF-8 (a lone surrogate, bytes that are not UTF-8, or NaN)"
         return (
             Verdict.SPOILT,
             fault,
@@ -175,27 +191,17 @@ def _use_of(choices: Any, completion_tokens: int | None, fault: str | None) -> t
 
 
 def is_spoilt(body: bytes) -> bool:
-    """Whether a body is an answer that came whole and cannot be used."""
+    """Return whether a body is an answer that came whole and cannot be used."""
     document, fault = _parse(payload(body))
     return (
         fault is not None
         and isinstance(document, dict)
-        and _judge_answer(document, document.get("choices"), fault, None).verdict is Verdict.SPOILT
-    )
-
-
-def _has_text(choice: dict[str, Any]) -> bool:
-    message = choice.get("message")
-    if not isinstance(message, dict):
-        return bool(choice.get("text"))
-    return any(
-        message.get(field)
-        for field in ("content", "reasoning", "reasoning_content", "tool_calls", "reasoning_details", "refusal")
+        and _judge_answer(document, fault, _NO_PRICES).verdict is Verdict.SPOILT
     )
 
 
 def _parse(raw: bytes) -> tuple[Any, str | None]:
-    """Give a document and what is wrong with its bytes: strict JSON first, then anything that still holds usage and cost."""
+    """Return a document and what is wrong with its bytes: strict JSON first, then all that may hold usage and cost."""
     try:
         return orjson.loads(raw), None
     except orjson.JSONDecodeError:
@@ -210,21 +216,13 @@ def _parse(raw: bytes) -> tuple[Any, str | None]:
         return document, "text_not_utf8"
     except RecursionError:
         return None, "not_json"
-    return document, "not_json"  # NaN, Infinity: some servers write them, for a log-probability say
+    return document, "not_json"  # NaN or Infinity: some servers write them for a log-probability
 
 
-def _error_of(document: Any) -> dict[str, Any]:
-    error = document.get("error") if isinstance(document, dict) else None
-    if isinstance(error, dict):
-        return error
-    return {"message": error} if isinstance(error, str) else {}
-
-
-def _message(error: dict[str, Any]) -> str:
-    metadata = error.get("metadata")
-    parts = [error.get("message")]
-    if isinstance(metadata, dict):
-        parts += [metadata.get("provider_name"), metadata.get("raw"), metadata.get("remedy_hint")]
+def _message(error: ErrorReport | None) -> str:
+    if error is None:
+        return ""
+    parts = [error.message, *(error.metadata.get(name) for name in ("provider_name", "raw", "remedy_hint"))]
     return " | ".join(_short(part) for part in parts if isinstance(part, str) and part)
 
 
@@ -240,13 +238,15 @@ def _excerpt(raw: bytes) -> str:
 
 
 def _judge_status(
-    status: int, error: dict[str, Any], headers: Mapping[str, str], *, errors: str, now: float, fallback: str
+    status: int, error: ErrorReport | None, headers: Mapping[str, str], *, errors: str, now: float, fallback: str
 ) -> Outcome:
-    metadata = mapping(error.get("metadata"))
+    fields = error.fields if error is not None else {}
+    metadata = error.metadata if error is not None else {}
     message = f"HTTP {status}: {_message(error) or fallback or 'no message'}"
     if 300 <= status < 400:
-        message = f"{message}; it redirects to {_short(headers.get('location', 'nowhere'))}, and no redirect is followed: is provider.base_url right?"
-    wait = asked_wait(headers, error, now)
+        target = _short(headers.get("location", "nowhere"))
+        message = f"{message}; it redirects to {target}, and no redirect is followed: is provider.base_url right?"
+    wait = asked_wait(headers, fields, now)
     provider = metadata.get("provider_name") if isinstance(metadata.get("provider_name"), str) else None
 
     def outcome(
@@ -276,11 +276,11 @@ def _judge_status(
     if status in (429, 529):
         return outcome(Verdict.RETRY, crowded=True)
     if status in _RETRIED or (status >= 500 and status not in (501, 505)):
-        orderly = status in _ORDERLY and bool(error) and errors == "unbilled"
+        orderly = status in _ORDERLY and error is not None and error.by_name and errors == "unbilled"
         return outcome(Verdict.RETRY, billed=status not in _REFUSED_UNREAD and not orderly, outage=status >= 500)
-    if _retryable(error) is True:
+    if _retryable(fields) is True:
         return outcome(Verdict.RETRY, outage=True)
-    return outcome(_refusal(status, error, metadata))
+    return outcome(_refusal(status, fields, metadata))
 
 
 def _is_in_flight(metadata: dict[str, Any]) -> bool:
@@ -291,7 +291,7 @@ def _is_in_flight(metadata: dict[str, Any]) -> bool:
 
 
 def _payment_required(metadata: dict[str, Any]) -> tuple[Verdict, str]:
-    """402 by its reason: too much in flight passes, one request too large is that row's fault, no credit ends the run."""
+    """Judge a 402 by its reason: too much in flight passes, a large request fails its row, no credit ends the run."""
     if _is_in_flight(metadata):
         return Verdict.RETRY, "in_flight_budget"
     if metadata.get("reason") == "weight_exceeds_budget":
@@ -299,15 +299,15 @@ def _payment_required(metadata: dict[str, Any]) -> tuple[Verdict, str]:
     return Verdict.STOP, "no_credit"
 
 
-def _retryable(error: dict[str, Any]) -> bool | None:
-    availability = error.get("availability")
+def _retryable(fields: dict[str, Any]) -> bool | None:
+    availability = fields.get("availability")
     answer = availability.get("retryable") if isinstance(availability, dict) else None
     return answer if isinstance(answer, bool) else None
 
 
-def _refusal(status: int, error: dict[str, Any], metadata: dict[str, Any]) -> Verdict:
-    """Whether a refusal is about this prompt or about every one."""
-    kind = metadata.get("error_type") or error.get("error_type") or error.get("type")
+def _refusal(status: int, fields: dict[str, Any], metadata: dict[str, Any]) -> Verdict:
+    """Return whether a refusal concerns this prompt, or every prompt."""
+    kind = metadata.get("error_type") or fields.get("error_type") or fields.get("type")
     if status < 400 or status in (401, 404, 407, 451):
         return Verdict.STOP
     if status == 403:

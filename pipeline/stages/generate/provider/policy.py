@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from pipeline.core.sections import Section
+from pipeline.formats.completion.values import mapping
 from pipeline.stages.generate.config import HIGHEST_PRICE, PriceSection, ProviderSection, Quantization
 from pipeline.stages.generate.limits.money import Price, to_pico, to_usd
 
@@ -66,11 +67,6 @@ def parse_endpoints(document: Any) -> list[Endpoint]:
     listed = mapping(mapping(document).get("data")).get("endpoints")
     found = [_endpoint(entry) for entry in _objects(listed)]
     return sorted(found, key=lambda endpoint: (endpoint.tag, endpoint.provider, endpoint.quantization))
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    """Return the value if it is a JSON object, else an empty one."""
-    return value if isinstance(value, dict) else {}
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:
@@ -196,21 +192,6 @@ def provider_block(section: ProviderSection, admission: Admission) -> dict[str, 
     if section.deny:
         block["ignore"] = section.deny
     return block
-
-
-def served_by(body: Any) -> str | None:
-    """Return the provider that a body names: `provider`, else the endpoint that the router's metadata has selected."""
-    if not isinstance(body, dict):
-        return None
-    if isinstance(body.get("provider"), str):
-        return str(body["provider"])
-    metadata = body.get("openrouter_metadata")
-    endpoints = metadata.get("endpoints") if isinstance(metadata, dict) else None
-    available = endpoints.get("available") if isinstance(endpoints, dict) else None
-    for entry in available if isinstance(available, list) else []:
-        if isinstance(entry, dict) and entry.get("selected") is True and isinstance(entry.get("provider"), str):
-            return str(entry["provider"])
-    return None
 
 
 def other_model(model: str | None, section: ProviderSection) -> str | None:

@@ -11,14 +11,15 @@ import orjson
 
 from pipeline.core.errors import ProviderError
 from pipeline.core.http import Client, Lost, Reply
+from pipeline.formats.completion.usage import read_usage
+from pipeline.formats.completion.values import mapping
 from pipeline.stages.generate.config import ProviderSection
 from pipeline.stages.generate.ledger.accounts import UnknownCost, unknown_costs, untraceable_costs
 from pipeline.stages.generate.ledger.notes import forget_plans
-from pipeline.stages.generate.ledger.records import Bill
+from pipeline.stages.generate.ledger.records import RouterBill
 from pipeline.stages.generate.ledger.statements import book_cost
-from pipeline.stages.generate.limits.money import amount, billed_tokens, to_pico
+from pipeline.stages.generate.limits.money import billed_cost
 from pipeline.stages.generate.provider.classify import payload
-from pipeline.stages.generate.provider.policy import mapping
 from pipeline.stages.generate.provider.server import headers, timeouts
 
 _AT_ONCE = 8
@@ -81,7 +82,7 @@ async def _settle_all(
                 report.cost_pico += bill.cost_pico
 
 
-async def _fetch_bill(client: Client, generation: str) -> Bill | str:
+async def _fetch_bill(client: Client, generation: str) -> RouterBill | str:
     """Ask what one request cost; return the reason where the router does not know."""
     try:
         reply = await client.get(f"/generation?id={quote(generation, safe='')}")
@@ -98,7 +99,7 @@ async def _fetch_bill(client: Client, generation: str) -> Bill | str:
     return bill_of(reply) or f"HTTP {reply.status} without a cost"
 
 
-def bill_of(reply: Reply) -> Bill | None:
+def bill_of(reply: Reply) -> RouterBill | None:
     """Read the answer of `/generation`; None when it states no cost.
 
     With the user's own key at the upstream provider, that provider's bill is added.
@@ -107,14 +108,20 @@ def bill_of(reply: Reply) -> Bill | None:
         data = mapping(mapping(orjson.loads(payload(reply.body))).get("data"))
     except orjson.JSONDecodeError:
         return None
-    cost = amount(data.get("total_cost"))
+    usage = read_usage(
+        {
+            "prompt_tokens": data.get("native_tokens_prompt"),
+            "completion_tokens": data.get("native_tokens_completion"),
+            "reasoning_tokens": data.get("native_tokens_reasoning"),
+            "cost": data.get("total_cost"),
+            "is_byok": data.get("is_byok"),
+            "cost_details": {"upstream_inference_cost": data.get("upstream_inference_cost")},
+        }
+    )
+    cost = billed_cost(usage, None)
     if reply.status != 200 or cost is None:
         return None
-    upstream = amount(data.get("upstream_inference_cost")) if data.get("is_byok") is True else None
-    tokens = billed_tokens(
-        {"prompt_tokens": data.get("native_tokens_prompt"), "completion_tokens": data.get("native_tokens_completion")}
-    )
-    return Bill(to_pico(cost + (upstream or 0.0)), *tokens, _text(data.get("provider_name")), _text(data.get("model")))
+    return RouterBill(cost, usage.prompt, usage.completion, _text(data.get("provider_name")), _text(data.get("model")))
 
 
 def _text(value: Any) -> str | None:
