@@ -160,11 +160,11 @@ NORMED: Any = None
 ANSWERS: dict[str, tuple[dict[str, Any], str]] = {
     "other ids": (
         {"bend": change_id},
-        r"row 'long \(its first 12 tokens\)': the answer has id \d+ at position 3, \d+ was sent",
+        r"row 'long \(its first 12 tokens\)': the reply has id \d+ at position 3, \d+ was sent",
     ),
     "an id too few": (
         {"bend": lambda d: (d.get("choices", [d])[0])["prompt_token_ids"].pop()},
-        r"names 11 token ids, 12 were sent",
+        r"has 11 token ids, 12 were sent",
     ),
     "cached tokens": ({"bend": cached}, r"16 of 12 tokens came from the prefix cache"),
     "too wide": (
@@ -176,26 +176,26 @@ ANSWERS: dict[str, tuple[dict[str, Any], str]] = {
     "not a number": ({"bend_states": spoil}, r"layer 4 at token 2 is not finite"),
     "zeros": (
         {"bend_states": lambda s: torch.cat([torch.zeros_like(s[:, :1]), s[:, 1:]], 1)},
-        r"states of layer 2 are all zero",
+        r"the state of layer 2 is zero at 12 of 12 tokens, first at token 0: this engine does not capture that layer",
     ),
     "normed": ({"bend_states": normed}, r"normed already"),
     "another layer's last": (
         {"bend_states": lambda s: s[:, [0, 1, 2, 0]]},
-        r"writes token \d+, head\(norm\(state\)\) says \d+",
+        r"writes token \d+, head\(norm\(last state\)\) gives \d+",
     ),
     "no states": (
         {"bend": lambda d: d.pop("kv_transfer_params", None) or d["meta_info"].pop("hidden_states")},
-        r"the answer lacks",
+        r"the reply lacks",
     ),
     "a word for a token": ({"bend": write_a_word}, r"ids\[0\] is 'x'; a whole number is needed"),
     "a word for a count": ({"bend": count_in_words}, r"cached_tokens is 'none'; a whole number is needed"),
     "nothing for ids": (
         {"bend": lambda d: d.get("choices", [d])[0].update(prompt_token_ids=None)},
-        r"the answer says 'None' where the 12 token ids are to be",
+        r"the reply has 'None' instead of the 12 token ids",
     ),
     "no ids": (
         {"bend": lambda d: d.get("choices", [d])[0].pop("prompt_token_ids")},
-        r"the answer lacks 'prompt_token_ids'",
+        r"the reply lacks 'prompt_token_ids'",
     ),
 }
 
@@ -225,7 +225,7 @@ def document(**changes: Any) -> bytes:
     ("kind", "says", "message"),
     [
         ("vllm", {"/metrics": b'vllm:cache_config_info{enable_prefix_caching="True"} 1.0'}, "prefix caching is on.*--no-enable-prefix-caching"),
-        ("vllm", {"/metrics": b""}, "does not say whether prefixes are cached"),
+        ("vllm", {"/metrics": b""}, "does not report whether it caches prefixes"),
         ("vllm", {"/server_info?config_format=json": b'{"c": "{\\n \\"eagle_aux_hidden_state_layer_ids\\": [\\n 3,\\n 5, 6, 8 ]"}'}, r"launched for layers \[3, 5, 6, 8\].*need \[2, 4, 5, 8\]"),
         ("vllm", {"/version": b""}, "is this a vLLM server"),
         ("vllm", {"/v1/models": document(data=[{"id": "other", "root": "org/other"}])}, "serves org/other alias other; the target is .*model"),
@@ -314,7 +314,7 @@ def test_a_file_that_never_comes_is_asked_for_again_and_then_given_up(
         SimpleNamespace(monotonic=lambda: 30.0 * next(looks), sleep=lambda _: None),
     )
     server.bend = lambda d: d.update(kv_transfer_params={"hidden_states_path": str(tmp_path / "nowhere.safetensors")})
-    with pytest.raises(EngineError, match=r"no whole file .*it is not there; .*given up on row .* after 2 attempts"):
+    with pytest.raises(EngineError, match=r"no whole file .*it is not there; .*gave up on row .* after 2 attempts"):
         extract(build, server, tmp_path, engine={"attempts": 2})
     assert len(server.asked) == 2
     assert 8 <= next(looks) <= 16
@@ -365,7 +365,9 @@ def test_a_server_that_dies_leaves_what_is_done_and_the_next_run_goes_on_from_th
     server.asked.clear()
     server.status = lambda nth: 200 if nth <= 10 else 0
     name = f"died-{kind}"
-    with pytest.raises(EngineError, match=r"given up on row 'row-\d+' after 3 attempts: what is stored is kept"):
+    with pytest.raises(
+        EngineError, match=r"gave up on row 'row-\d+' after 3 attempts: the shards that are stored are kept"
+    ):
         extract(build, server, tmp_path, name=name, **settings)
     partial = build.hidden(name).with_name(".hidden.partial")
     kept = {path.name: path.stat().st_mtime_ns for path in partial.glob("shard-*")}
@@ -401,7 +403,7 @@ def test_a_server_that_comes_back_as_another_is_refused(build: Build, server: En
         return 200
 
     server.status = status
-    with pytest.raises(EngineError, match=r"was .*vllm 9.9.9.*and is .*vllm 10"):
+    with pytest.raises(EngineError, match=r"was .*vllm 9.9.9.*and came back as .*vllm 10"):
         extract(build, server, tmp_path)
 
 
@@ -423,7 +425,7 @@ def test_rows_are_asked_for_together_but_never_more_than_the_config_allows(
 def test_a_key_is_sent_from_the_environment_and_a_missing_one_is_named(
     build: Build, server: EngineServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(AerieError, match="ENGINE_KEY, and no such variable is set"):
+    with pytest.raises(AerieError, match="ENGINE_KEY, and that variable is not set"):
         extract(build, server, tmp_path, engine={"api_key_env": "ENGINE_KEY"})
     monkeypatch.setenv("ENGINE_KEY", "secret")
     extract(build, server, tmp_path, engine={"api_key_env": "ENGINE_KEY"})
@@ -434,6 +436,6 @@ def test_weights_of_another_seed_than_the_servers_are_refused(build: Build, tmp_
     other = save_target(tmp_path / "other", seed=5)
     with (
         EngineServer("vllm", other, [2, 4, 5, LAYERS], tmp_path) as server,
-        pytest.raises(EngineError, match="other weights, another layer"),
+        pytest.raises(EngineError, match="of other weights or another layer"),
     ):
         extract(build, server, tmp_path, engine={"model": str(other)})

@@ -26,7 +26,7 @@ from pipeline.model.weights import Target, capturing, find_source, open_ends, op
 from pipeline.stages.extract import stage
 from pipeline.stages.extract.forward import can_pack, check_teacher, pack_attention, states
 from pipeline.stages.extract.local import LocalBackend
-from pipeline.stages.extract.plan import Row, ShardPlan, select
+from pipeline.stages.extract.plan import InputRow, ShardPlan, select
 from pipeline.stages.extract.writer import ShardWriter
 from tests.conftest import ROOT
 from tests.tiny import LAYERS, ROWS, VOCAB, WIDTH, Build, extract_settings, random_rows, save_target
@@ -256,7 +256,7 @@ def test_weights_of_another_vocabulary_than_the_target_record_are_refused(
 ) -> None:
     other = Build(tmp_path, kimi)
     save_target(other.model, vocab_size=301)
-    with pytest.raises(InputError, match=r"vocabulary of 301; .* says 300"):
+    with pytest.raises(InputError, match=r"vocabulary of 301; .* has 300"):
         other.extract(random_rows(ROWS))
 
 
@@ -394,7 +394,7 @@ def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path: Path, name: s
     with pytest.raises(ArtifactError, match=rf"model.safetensors: {name} has values that are no finite numbers"):
         open_ends(folder)
     if name == "lm_head.weight":  # what extraction stores would be right, and what training makes of it wrong
-        with pytest.raises(InputError, match=r"the model's own logits are no finite numbers at 40 of 40 positions"):
+        with pytest.raises(InputError, match=r"the model's own logits are not finite at 40 of 40 positions"):
             check_teacher(open_model(folder, dtype="float32", device="cpu"), [2, 3, 4], torch.arange(40), packed=False)
 
 
@@ -452,7 +452,7 @@ def test_rows_that_are_cut_or_left_out_are_told_and_counted(
     selection = select(
         Path("accepted"), [pa.RecordBatch.from_pylist(random_rows(ROWS), schema=SCHEMA)], settings, VOCAB
     )
-    stage._say(selection, settings)
+    stage._print_selection(selection, settings)
     assert said in capsys.readouterr().out
 
 
@@ -465,17 +465,20 @@ def test_settings_have_no_unknown_backend() -> None:
     ("dtype", "value", "said"),
     [
         ("float16", 7e4, r"reaches 7e\+04, more than float16 holds: set extract.dtype to bfloat16"),
-        ("float16", float("nan"), "was computed as no finite number: set extract.compute_dtype"),
-        ("float8_e4m3fn", float("inf"), "was computed as no finite number"),
-        ("float32", float("-inf"), "was computed as no finite number"),
-        ("bfloat16", float("nan"), "was computed as no finite number"),
+        ("float16", float("nan"), "was not computed as a finite number: set extract.compute_dtype"),
+        ("float8_e4m3fn", float("inf"), "was not computed as a finite number"),
+        ("float32", float("-inf"), "was not computed as a finite number"),
+        ("bfloat16", float("nan"), "was not computed as a finite number"),
     ],
 )
 @pytest.mark.parametrize("name", ["aux", "last"])
 def test_states_that_are_no_finite_numbers_are_never_stored(
     tmp_path: Path, name: str, dtype: Any, value: float, said: str
 ) -> None:
-    rows = [Row("first", torch.arange(3, dtype=torch.int32), 1), Row("second", torch.arange(4, dtype=torch.int32), 1)]
+    rows = [
+        InputRow("first", torch.arange(3, dtype=torch.int32), 1),
+        InputRow("second", torch.arange(4, dtype=torch.int32), 1),
+    ]
     states = {"aux": torch.ones(7, 6), "last": torch.ones(7, 2)}
     states[name][5, 1] = value
     with (
