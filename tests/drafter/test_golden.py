@@ -1,4 +1,4 @@
-"""The golden data of ../shared, made with speculators 0.9.0: states, logits at every step, chain drafting, the loss."""
+"""Golden values made with speculators 0.9.0: states, logits at every step, chain drafting, the loss."""
 
 import json
 from pathlib import Path
@@ -15,13 +15,13 @@ from pipeline.drafter.losses import Teacher, head_loss
 from pipeline.drafter.objective import placed
 from pipeline.drafter.unroll import Pack, plan_unroll, unroll
 from pipeline.model.weights import capturing, open_ends, open_model
-from tests.conftest import SHARED
+from tests.conftest import DATA
 
 pytestmark = pytest.mark.slow
 
-GOLDEN = SHARED / "golden" / "eagle3"
+GOLDEN = DATA / "golden" / "eagle3"
 TOLERANCE = 2e-5
-DOCUMENTS = ["doc0", "doc1"] if GOLDEN.exists() else []
+DOCUMENTS = ["doc0", "doc1"]
 STEPS = 4
 
 Case = dict[str, torch.Tensor]
@@ -65,7 +65,7 @@ def test_states_of_the_target_are_the_golden_ones(case: Case, name: str) -> None
     torch.testing.assert_close(logits, case[f"{name}.target_logits"], atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("names", [[name] for name in DOCUMENTS] + ([DOCUMENTS] if DOCUMENTS else []))
+@pytest.mark.parametrize("names", [*([name] for name in DOCUMENTS), DOCUMENTS])
 def test_logits_of_every_step_are_the_golden_ones_alone_and_packed(
     case: Case, drafter: Drafter, names: list[str]
 ) -> None:
@@ -111,7 +111,7 @@ def test_chain_drafting_with_a_cache_over_the_true_tokens_gives_the_logits_of_ea
             )
 
 
-@pytest.mark.parametrize("decay", [1.0, 0.8] if DOCUMENTS else [])
+@pytest.mark.parametrize("decay", [1.0, 0.8])
 def test_the_loss_and_its_gradient_are_speculators_own(case: Case, drafter: Drafter, decay: float) -> None:
     golden = json.loads(Path(GOLDEN / "expected.json").read_text())["kl_div_by_decay"][str(decay)]
     packed = pack(case, DOCUMENTS)
