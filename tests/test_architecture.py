@@ -18,8 +18,8 @@ from tests.conftest import ROOT
 
 DVC: dict[str, Any] = YAML(typ="safe").load((ROOT / "dvc.yaml").read_text())["stages"]
 MODULES = modules(ROOT)
-FILES = {"pipeline.core.files", "pipeline.core.tables", "pipeline.core.tensors", "pipeline.commands.export_data"}
-"""The only modules that open data files; export_data writes the formats of other trainers."""
+FILES = {"pipeline.core.files", "pipeline.core.tables", "pipeline.core.tensors"}
+"""The only modules that open data files."""
 
 
 WITH_TORCH = ("target", "extract", "train", "evaluate", "export")
