@@ -26,7 +26,7 @@ from pipeline.drafter.unroll import Pack
 from pipeline.model.weights import Ends, Source, Target, default_layers
 from pipeline.stages.extract.config import ExtractSection
 from pipeline.stages.train.config import TrainSection
-from pipeline.stages.train.loop import Learner
+from pipeline.stages.train.learner import Learner
 
 
 @dataclass(frozen=True)

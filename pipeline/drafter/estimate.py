@@ -15,7 +15,7 @@ from pipeline.drafter.unroll import Pack, plan_to, plan_unroll, unroll
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedPack:
     """A pack and, at each of its tokens, what the target itself would say next."""
 
     pack: Pack
@@ -44,7 +44,7 @@ class Estimate:
 
 
 @torch.no_grad()
-def estimate(drafter: Drafter, packs: Iterable[Judged], steps: int) -> Estimate:
+def estimate(drafter: Drafter, packs: Iterable[JudgedPack], steps: int) -> Estimate:
     """Run the drafter over packs and count. The drafter's device is used."""
     starts, accepted = [0] * steps, [0] * steps
     device = drafter.fc.weight.device

@@ -22,7 +22,7 @@ _VOCAB_CHUNK = 32768
 _LEAST_ALPHA = 1e-9
 
 
-class Judgement(NamedTuple):
+class TeacherDistribution(NamedTuple):
     """The teacher's word on some positions, over the draft vocabulary."""
 
     chances: torch.Tensor
@@ -36,9 +36,9 @@ class Judgement(NamedTuple):
     full: torch.Tensor | None
     """[positions]: logsumexp over the whole vocabulary, where the loss needs it."""
 
-    def at(self, some: slice) -> "Judgement":
+    def at(self, some: slice) -> "TeacherDistribution":
         """On some of the positions."""
-        return Judgement._make(None if column is None else column[some] for column in self)
+        return TeacherDistribution._make(None if column is None else column[some] for column in self)
 
 
 class Teacher:
@@ -50,13 +50,13 @@ class Teacher:
         self.full = None if full_head is None else full_logsumexp(hidden, full_head)
 
     @torch.no_grad()
-    def judge(self, at: slice) -> Judgement:
+    def judge(self, at: slice) -> TeacherDistribution:
         """Distributions at some of the positions. Every step of the unroll wants the same ones, so `head_loss` asks once for all."""
         logits = (self.hidden[at] @ self.head_rows.T).float()
         top, likeliest = logits.max(-1)
         logs = torch.log_softmax(logits, -1, out=logits)
         chances = logs.exp()
-        return Judgement(
+        return TeacherDistribution(
             chances,
             _dot(logs[:, None], chances)[:, 0],
             top - logs.amax(-1),
@@ -96,7 +96,7 @@ def full_argmax(hidden: torch.Tensor, head: torch.Tensor, rows: int = 512) -> to
 
 
 def losses_and_slopes(
-    kind: LossKind, logits: torch.Tensor, top: torch.Tensor, teacher: Judgement
+    kind: LossKind, logits: torch.Tensor, top: torch.Tensor, teacher: TeacherDistribution
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Loss [positions, steps] and its gradient [positions, steps, draft_vocab] by the draft logits, which are overwritten; ``top`` is each row's highest logit.
 

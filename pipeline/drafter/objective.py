@@ -7,7 +7,7 @@ import torch
 
 from pipeline.drafter.drafter import Drafter
 from pipeline.drafter.losses import LossKind, Teacher, head_loss
-from pipeline.drafter.unroll import Plan, unroll
+from pipeline.drafter.unroll import UnrollPlan, unroll
 
 
 class PackLoss(NamedTuple):
@@ -20,7 +20,7 @@ class PackLoss(NamedTuple):
 
 
 def pack_loss(
-    drafter: Drafter, aux: torch.Tensor, plan: Plan, teacher: Teacher, step_weights: torch.Tensor, kind: LossKind
+    drafter: Drafter, aux: torch.Tensor, plan: UnrollPlan, teacher: Teacher, step_weights: torch.Tensor, kind: LossKind
 ) -> PackLoss:
     """Unroll the drafter over a pack and take the loss of all steps at once, so that the head's gradient is summed in one place.
 
@@ -39,7 +39,7 @@ def pack_loss(
 def loss_of_steps(
     drafter: Drafter,
     unrolled: Iterable[torch.Tensor],
-    plan: Plan,
+    plan: UnrollPlan,
     teacher: Teacher,
     step_weights: torch.Tensor,
     kind: LossKind,
@@ -47,20 +47,20 @@ def loss_of_steps(
     """Loss of each step's layer output [queries, hidden], laid out by the teacher's positions: every step learns from the same distributions."""
     count = len(plan.teacher_rows)
     hidden = [
-        placed(rows.index_select(0, s.queries), s.teacher, count)
+        scattered(rows.index_select(0, s.queries), s.teacher, count)
         for rows, s in zip(unrolled, plan.supervised, strict=True)
     ]
     weights = [
-        placed(s.weights * weight, s.teacher, count)
+        scattered(s.weights * weight, s.teacher, count)
         for s, weight in zip(plan.supervised, step_weights.float(), strict=True)
     ]
-    counted = [placed(torch.ones_like(s.teacher, dtype=torch.bool), s.teacher, count) for s in plan.supervised]
+    counted = [scattered(torch.ones_like(s.teacher, dtype=torch.bool), s.teacher, count) for s in plan.supervised]
     found = head_loss(
         drafter.norm(torch.stack(hidden, 1)), drafter.lm_head.weight, teacher, torch.stack(weights, 1), kind
     )
     return PackLoss(found.loss, (found.agrees & torch.stack(counted, 1)).sum(0))
 
 
-def placed(rows: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tensor:
+def scattered(rows: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tensor:
     """Rows at their places among ``count``, and zeros at the others."""
     return rows.new_zeros(count, *rows.shape[1:]).index_copy(0, places, rows)

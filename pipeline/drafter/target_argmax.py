@@ -12,7 +12,7 @@ _WORTH = 8
 """Look for a shared row only where at least one id in so many has it."""
 
 
-class Choices:
+class TargetArgmax:
     """A head [vocab, hidden], ready to choose tokens."""
 
     def __init__(self, head: torch.Tensor) -> None:

@@ -58,7 +58,7 @@ class Supervision:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class UnrollPlan:
     """A pack's geometry: depends on lengths and weights only."""
 
     inputs: torch.Tensor
@@ -78,7 +78,7 @@ class Plan:
     """One a step."""
 
 
-def plan_unroll(pack: Pack, steps: int, *, every_row: bool = False) -> Plan:
+def plan_unroll(pack: Pack, steps: int, *, every_row: bool = False) -> UnrollPlan:
     """Work out a pack's geometry for ``steps`` steps; with ``every_row`` each row is a query, for evaluation."""
     lengths = torch.tensor(pack.lengths)
     starts = torch.cumsum(lengths, 0) - lengths
@@ -95,7 +95,7 @@ def plan_unroll(pack: Pack, steps: int, *, every_row: bool = False) -> Plan:
     at = inputs[queries]
     last = torch.searchsorted(inputs, end[at] - 2)
     teacher_rows = (loss_mask & (place > start)).nonzero().flatten()
-    return Plan(
+    return UnrollPlan(
         inputs=inputs,
         queries=queries,
         positions=inputs - start[inputs],
@@ -125,9 +125,9 @@ def _supervision(
     return Supervision(queries, torch.searchsorted(teacher_rows, places), weights[places])
 
 
-def plan_to(plan: Plan, device: torch.device) -> Plan:
+def plan_to(plan: UnrollPlan, device: torch.device) -> UnrollPlan:
     """Move a plan to ``device``."""
-    return Plan(
+    return UnrollPlan(
         plan.inputs.to(device),
         plan.queries.to(device),
         plan.positions.to(device),
@@ -139,7 +139,7 @@ def plan_to(plan: Plan, device: torch.device) -> Plan:
     )
 
 
-def unroll(drafter: Drafter, aux: torch.Tensor, plan: Plan) -> Iterator[torch.Tensor]:
+def unroll(drafter: Drafter, aux: torch.Tensor, plan: UnrollPlan) -> Iterator[torch.Tensor]:
     """Give each step's layer output [queries, hidden]; aux is the pack's [tokens, 3 * hidden].
 
     What the projections make of an embedding depends on the token alone, and neighbouring steps embed the same tokens: so it is computed

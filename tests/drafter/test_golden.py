@@ -12,7 +12,7 @@ from pipeline.drafter.checkpoint import assemble
 from pipeline.drafter.config import DrafterConfig
 from pipeline.drafter.drafter import Drafter
 from pipeline.drafter.losses import Teacher, head_loss
-from pipeline.drafter.objective import placed
+from pipeline.drafter.objective import scattered
 from pipeline.drafter.unroll import Pack, plan_unroll, unroll
 from pipeline.model.weights import capturing, open_ends, open_model
 from tests.conftest import DATA
@@ -123,7 +123,7 @@ def test_the_loss_and_its_gradient_are_speculators_own(case: Case, drafter: Draf
         supervised = plan.supervised[step]
         assert len(supervised.queries) == golden[f"full_acc_{step}_total"]
         laid, weights = (
-            placed(rows, supervised.teacher, len(plan.teacher_rows))[:, None]
+            scattered(rows, supervised.teacher, len(plan.teacher_rows))[:, None]
             for rows in (hidden[supervised.queries], supervised.weights)
         )
         part = head_loss(drafter.norm(laid), drafter.lm_head.weight, teacher, weights, "kl").loss

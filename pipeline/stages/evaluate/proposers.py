@@ -10,7 +10,7 @@ from pipeline.drafter.drafter import Drafter
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class CommittedTokens:
     """What the target just committed: [batch, slots, ...]; slot i holds the states at a token, and the token that follows it."""
 
     aux: torch.Tensor
@@ -23,7 +23,7 @@ class News:
 class Proposer(Protocol):
     """Drafts for a batch of conversations."""
 
-    def propose(self, news: News, rows: list[int], written: list[int], count: int) -> torch.Tensor:
+    def propose(self, news: CommittedTokens, rows: list[int], written: list[int], count: int) -> torch.Tensor:
         """Take in what was committed, and draft: int64 [batch, count]. ``rows`` names the conversations, ``written`` how many tokens each has."""
 
     def keep(self, rows: torch.Tensor) -> None:
@@ -37,7 +37,7 @@ class ChainProposer:
         self._drafter, self._cache = drafter, DraftCache()
 
     @torch.inference_mode()
-    def propose(self, news: News, rows: list[int], written: list[int], count: int) -> torch.Tensor:
+    def propose(self, news: CommittedTokens, rows: list[int], written: list[int], count: int) -> torch.Tensor:
         """Draft greedily, one token after the other."""
         del rows, written
         hidden = extend(
@@ -58,7 +58,7 @@ class Oracle:
     def __init__(self, answers: list[list[int]]) -> None:
         self._answers = answers
 
-    def propose(self, news: News, rows: list[int], written: list[int], count: int) -> torch.Tensor:
+    def propose(self, news: CommittedTokens, rows: list[int], written: list[int], count: int) -> torch.Tensor:
         """Read off the next tokens; after the end, zeros."""
         drafts = [
             (self._answers[row][done : done + count] + [0] * count)[:count]

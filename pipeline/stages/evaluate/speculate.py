@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from pipeline.drafter.target_argmax import Choices
+from pipeline.drafter.target_argmax import TargetArgmax
 from pipeline.model.weights import Target
-from pipeline.stages.evaluate.proposers import News, Proposer
-from pipeline.stages.evaluate.target_decoder import Decoder, padded
+from pipeline.stages.evaluate.proposers import CommittedTokens, Proposer
+from pipeline.stages.evaluate.target_decoder import TargetDecoder, padded
 
 
 @dataclass(slots=True)
-class Counts:
+class AcceptanceCounts:
     """Sums over verification rounds. A round is cut when the answer ends inside its accepted drafts, so that the rest was never asked for."""
 
     rounds: int = 0
@@ -24,7 +24,7 @@ class Counts:
     accepted_at: list[int] = field(default_factory=list)
     """Whole rounds in which the drafts up to and including position i were accepted."""
 
-    def add(self, other: "Counts") -> None:
+    def add(self, other: "AcceptanceCounts") -> None:
         """Sum up."""
         self.rounds += other.rounds
         self.tokens += other.tokens
@@ -55,7 +55,7 @@ class Conversation:
 
     prompt_length: int
     written: list[int]
-    counts: Counts
+    counts: AcceptanceCounts
 
     def take(self, tokens: list[int], end: int, most: int) -> bool:
         """Write a round's new tokens (accepted drafts, then the target's own); tell whether the answer goes on."""
@@ -73,7 +73,7 @@ class Conversation:
 
 def speculate(
     target: Target,
-    choices: Choices,
+    choices: TargetArgmax,
     layer_ids: list[int],
     proposer: Proposer,
     prompts: list[list[int]],
@@ -82,19 +82,19 @@ def speculate(
     drafts: int,
 ) -> list[Conversation]:
     """Decode greedily with drafts; the answers are the target's own, whatever the drafter says."""
-    decoder = Decoder(target, choices, layer_ids, len(prompts))
+    decoder = TargetDecoder(target, choices, layer_ids, len(prompts))
     ids, positions, valid = padded(prompts, target.device)
     read = decoder.read(ids, positions, valid)
     lengths = valid.sum(1)
     batch = torch.arange(len(prompts), device=ids.device)
     newest = read.choices[batch, lengths - 1]
     talks = [
-        Conversation(len(prompt), [token], Counts(accepted_at=[0] * drafts))
+        Conversation(len(prompt), [token], AcceptanceCounts(accepted_at=[0] * drafts))
         for prompt, token in zip(prompts, newest.tolist(), strict=True)
     ]
     following = torch.cat([ids[:, 1:], ids[:, :1]], 1)
     following[batch, lengths - 1] = newest
-    news = News(read.aux, following, positions, valid)
+    news = CommittedTokens(read.aux, following, positions, valid)
     active = list(range(len(prompts)))
     going = [at for at, row in enumerate(active) if talks[row].written[-1] != end and most > 1]
     while going:
@@ -107,18 +107,20 @@ def speculate(
 
 
 def _keep(
-    going: list[int], active: list[int], news: News, decoder: Decoder, proposer: Proposer
-) -> tuple[list[int], News]:
+    going: list[int], active: list[int], news: CommittedTokens, decoder: TargetDecoder, proposer: Proposer
+) -> tuple[list[int], CommittedTokens]:
     """Drop the conversations that have ended."""
     rows = torch.tensor(going, device=news.next_ids.device)
     decoder.keep(rows)
     proposer.keep(rows)
-    return [active[at] for at in going], News(
+    return [active[at] for at in going], CommittedTokens(
         news.aux[rows], news.next_ids[rows], news.positions[rows], news.valid[rows]
     )
 
 
-def _verify(decoder: Decoder, talks: list[Conversation], drafted: torch.Tensor) -> tuple[News, list[list[int]]]:
+def _verify(
+    decoder: TargetDecoder, talks: list[Conversation], drafted: torch.Tensor
+) -> tuple[CommittedTokens, list[list[int]]]:
     """One pass of the target over newest token and drafts; give what is committed and each conversation's new tokens."""
     device = drafted.device
     newest = torch.tensor([talk.written[-1] for talk in talks], device=device)
@@ -131,4 +133,4 @@ def _verify(decoder: Decoder, talks: list[Conversation], drafted: torch.Tensor) 
     decoder.forget(~committed)
     # where drafts were right they are the target's own choices, so the choices are the new tokens
     fresh = [row[: int(count) + 1] for row, count in zip(read.choices.tolist(), right.tolist(), strict=True)]
-    return News(read.aux, read.choices, begin[:, None] + slot, committed), fresh
+    return CommittedTokens(read.aux, read.choices, begin[:, None] + slot, committed), fresh

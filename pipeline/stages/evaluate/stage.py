@@ -12,8 +12,8 @@ from pipeline.core.files import read_jsonl, read_model, sha256_file, write_json
 from pipeline.core.sections import Section
 from pipeline.drafter.checkpoint import load_drafter
 from pipeline.drafter.drafter import Drafter, initialize
-from pipeline.drafter.estimate import Estimate, Judged, estimate
-from pipeline.drafter.target_argmax import Choices
+from pipeline.drafter.estimate import Estimate, JudgedPack, estimate
+from pipeline.drafter.target_argmax import TargetArgmax
 from pipeline.drafter.unroll import Pack
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
@@ -21,8 +21,8 @@ from pipeline.model.special_tokens import open_tokenizer
 from pipeline.model.weights import Target, open_model, use_threads
 from pipeline.stages.evaluate.config import EvaluateSection
 from pipeline.stages.evaluate.proposers import ChainProposer, Oracle, Proposer
-from pipeline.stages.evaluate.speculate import Conversation, Counts, speculate
-from pipeline.stages.evaluate.target_decoder import Decoder, greedy, padded
+from pipeline.stages.evaluate.speculate import AcceptanceCounts, Conversation, speculate
+from pipeline.stages.evaluate.target_decoder import TargetDecoder, greedy, padded
 
 _DIGITS = 6
 
@@ -36,7 +36,7 @@ class Config(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class HeldoutPrompt:
     """A held-out prompt."""
 
     dataset: str
@@ -53,13 +53,13 @@ def run(config: Config, *, checkpoint: Path, record: Path, model: Path, eval: Pa
     settings = config.evaluate
     use_threads(settings.threads)
     checked = read_model(record, TargetRecord)
-    questions = read_questions(settings, config.digest, checked)
+    questions = read_heldout_prompts(settings, config.digest, checked)
     target = open_model(model, dtype=settings.dtype, device=settings.device)
     embedding = target.model.get_input_embeddings().weight
     drafter = load_drafter(checkpoint, embedding, target.source.sha256).to(target.device)
     end = checked.role_id("end")
     assert end is not None, "the schema of a target requires the role `end`"
-    bench = Bench(target, drafter.config.layer_ids, settings, end)
+    bench = DecodingBench(target, drafter.config.layer_ids, settings, end)
     answers = bench.plain(questions)
     talks = bench.drafted("drafter", questions, answers, lambda _batch: ChainProposer(drafter))
     anchors = _anchors(bench, questions, answers, drafter)
@@ -68,7 +68,7 @@ def run(config: Config, *, checkpoint: Path, record: Path, model: Path, eval: Pa
     write_json(eval, _report(settings, questions, talks, anchors, offline, identical))
 
 
-def read_questions(settings: EvaluateSection, digest: str | None, record: TargetRecord) -> list[Question]:
+def read_heldout_prompts(settings: EvaluateSection, digest: str | None, record: TargetRecord) -> list[HeldoutPrompt]:
     """Read and render the held-out prompts.
 
     Raises:
@@ -81,7 +81,7 @@ def read_questions(settings: EvaluateSection, digest: str | None, record: Target
             f"{path}: has digest {found[:16]}, build/config.json says {digest[:16]}: it changed since; run `dvc repro`"
         )
     renderer = PromptRenderer(record, open_tokenizer(record))
-    questions: list[Question] = []
+    questions: list[HeldoutPrompt] = []
     for number, line in read_jsonl(path):
         if settings.limit is not None and len(questions) == settings.limit:
             break
@@ -91,23 +91,23 @@ def read_questions(settings: EvaluateSection, digest: str | None, record: Target
             prompt = renderer.render(line["messages"], line.get("tools"))
         except InputError as error:
             raise InputError(f"{path}:{number}: {error}") from error
-        questions.append(Question(str(line.get("dataset", "all")), prompt))
+        questions.append(HeldoutPrompt(str(line.get("dataset", "all")), prompt))
     if not questions:
         raise InputError(f"{path}: no prompts; evaluation needs at least one line {{messages, tools?, dataset?}}")
     return questions
 
 
-class Bench:
+class DecodingBench:
     """Decodes questions in batches, checks every answer against plain decoding, and takes the time."""
 
     def __init__(self, target: Target, layer_ids: list[int], settings: EvaluateSection, end: int) -> None:
         self.target, self.layer_ids, self.settings, self.end = target, layer_ids, settings, end
-        self.choices = Choices(target.head.weight)
+        self.choices = TargetArgmax(target.head.weight)
 
     def _batches(self, count: int) -> list[range]:
         return [range(start, min(start + self.settings.batch, count)) for start in range(0, count, self.settings.batch)]
 
-    def plain(self, questions: list[Question]) -> list[list[int]]:
+    def plain(self, questions: list[HeldoutPrompt]) -> list[list[int]]:
         """Answers of plain greedy decoding."""
         begin, answers = time.monotonic(), []
         for batch in self._batches(len(questions)):
@@ -122,7 +122,9 @@ class Bench:
         _show("plain greedy", sum(map(len, answers)), time.monotonic() - begin)
         return answers
 
-    def drafted(self, name: str, questions: list[Question], answers: list[list[int]], make: Any) -> list[Conversation]:
+    def drafted(
+        self, name: str, questions: list[HeldoutPrompt], answers: list[list[int]], make: Any
+    ) -> list[Conversation]:
         """Answers of speculative decoding; ``make`` gives a `Proposer` for a batch of questions' numbers.
 
         Raises:
@@ -149,18 +151,20 @@ class Bench:
                 raise _divergence(name, number, talk.written, answer)
         return talks
 
-    def offline(self, drafter: Drafter, questions: list[Question], answers: list[list[int]]) -> Estimate:
+    def offline(self, drafter: Drafter, questions: list[HeldoutPrompt], answers: list[list[int]]) -> Estimate:
         """Teacher-forced estimate on the answers, which are greedy: their own next token is the target's choice."""
         judged = []
         for number, answer in enumerate(answers):
             prompt = questions[number].prompt
             ids, positions, valid = padded([prompt + answer], self.target.device)
-            aux = Decoder(self.target, self.choices, self.layer_ids, 1).states(ids, positions, valid)[0].cpu()
+            aux = TargetDecoder(self.target, self.choices, self.layer_ids, 1).states(ids, positions, valid)[0].cpu()
             tokens = ids[0].cpu()
             place = torch.arange(len(tokens))
             mask = (place >= len(prompt)) & (place < len(tokens) - 1)  # what follows the last token is unknown
             judged.append(
-                Judged(Pack(tokens, aux, aux[:, :0], mask.float(), (len(tokens),)), torch.cat([tokens[1:], tokens[:1]]))
+                JudgedPack(
+                    Pack(tokens, aux, aux[:, :0], mask.float(), (len(tokens),)), torch.cat([tokens[1:], tokens[:1]])
+                )
             )
         return estimate(drafter, judged, self.settings.draft_tokens)
 
@@ -184,7 +188,9 @@ def _show(name: str, tokens: int, seconds: float) -> None:
     )
 
 
-def _anchors(bench: Bench, questions: list[Question], answers: list[list[int]], drafter: Drafter) -> dict[str, float]:
+def _anchors(
+    bench: DecodingBench, questions: list[HeldoutPrompt], answers: list[list[int]], drafter: Drafter
+) -> dict[str, float]:
     """Acceptance length of an oracle and of an untrained drafter, on some of the questions."""
     chosen = list(range(0, len(questions), max(1, len(questions) // bench.settings.anchors)))[: bench.settings.anchors]
     some, known = [questions[n] for n in chosen], [answers[n] for n in chosen]
@@ -201,8 +207,8 @@ def _anchors(bench: Bench, questions: list[Question], answers: list[list[int]], 
     }
 
 
-def _total(talks: list[Conversation]) -> Counts:
-    total = Counts()
+def _total(talks: list[Conversation]) -> AcceptanceCounts:
+    total = AcceptanceCounts()
     for talk in talks:
         total.add(talk.counts)
     return total
@@ -224,7 +230,7 @@ def _summary(talks: list[Conversation]) -> dict[str, Any]:
 
 def _report(
     settings: EvaluateSection,
-    questions: list[Question],
+    questions: list[HeldoutPrompt],
     talks: list[Conversation],
     anchors: dict[str, float],
     offline: Estimate,

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 
 from pipeline.drafter.chain import visible
-from pipeline.drafter.target_argmax import Choices
+from pipeline.drafter.target_argmax import TargetArgmax
 from pipeline.model.weights import Target, capturing
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class TargetOutput:
     """What the target makes of some tokens."""
 
     choices: torch.Tensor
@@ -20,10 +20,10 @@ class Verdict:
     """[batch, slots, 3 * hidden]: what the drafter reads."""
 
 
-class Decoder:
+class TargetDecoder:
     """One batch of conversations in the target."""
 
-    def __init__(self, target: Target, choices: Choices, layer_ids: list[int], batch: int) -> None:
+    def __init__(self, target: Target, choices: TargetArgmax, layer_ids: list[int], batch: int) -> None:
         from transformers import DynamicCache
 
         self._target, self._choices, self._layer_ids = target, choices, layer_ids
@@ -31,14 +31,14 @@ class Decoder:
         self._valid = torch.zeros(batch, 0, dtype=torch.bool, device=target.device)
 
     @torch.inference_mode()
-    def read(self, token_ids: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor) -> Verdict:
+    def read(self, token_ids: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor) -> TargetOutput:
         """Append tokens [batch, slots] and give the target's word on each; ``valid`` says which slots count as input."""
         target = self._target
         caught = self._forward(token_ids, positions, valid)
         last = caught[target.num_layers]
         choices = torch.zeros_like(token_ids)
         choices[valid] = self._choices.of(target.norm(last[valid.to(last.device)])).to(token_ids.device)
-        return Verdict(choices, self._aux(caught))
+        return TargetOutput(choices, self._aux(caught))
 
     @torch.inference_mode()
     def states(self, token_ids: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
@@ -84,10 +84,10 @@ def padded(prompts: list[list[int]], device: torch.device) -> tuple[torch.Tensor
 
 
 def greedy(
-    target: Target, choices: Choices, layer_ids: list[int], prompts: list[list[int]], end: int, most: int
+    target: Target, choices: TargetArgmax, layer_ids: list[int], prompts: list[list[int]], end: int, most: int
 ) -> list[list[int]]:
     """Decode plainly: the likeliest token after each prompt, up to and including ``end`` or ``most`` of them."""
-    decoder = Decoder(target, choices, layer_ids, len(prompts))
+    decoder = TargetDecoder(target, choices, layer_ids, len(prompts))
     ids, positions, valid = padded(prompts, target.device)
     lengths = valid.sum(1)
     token = decoder.read(ids, positions, valid).choices[torch.arange(len(prompts)), lengths - 1]

@@ -16,7 +16,7 @@ from pipeline.core.errors import ArtifactError
 
 
 @dataclass(frozen=True, slots=True)
-class Processes:
+class ProcessGroup:
     """One process among its like."""
 
     rank: int = 0
@@ -69,19 +69,19 @@ class Processes:
             )
 
 
-ALONE = Processes()
+ALONE = ProcessGroup()
 
 
 @contextmanager
-def joined(device: str) -> Iterator[Processes]:
+def joined(device: str) -> Iterator[ProcessGroup]:
     """Join the processes that torchrun started; without torchrun, be alone. On GPUs each process of a machine gets its own."""
     if not distributed.is_torchelastic_launched():
-        yield Processes()
+        yield ProcessGroup()
         return
     if device.startswith("cuda"):
         torch.cuda.set_device(distributed.get_node_local_rank())
     distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
     try:
-        yield Processes(distributed.get_rank(), distributed.get_world_size(), distributed.get_node_local_rank())
+        yield ProcessGroup(distributed.get_rank(), distributed.get_world_size(), distributed.get_node_local_rank())
     finally:
         distributed.destroy_process_group()

@@ -2,12 +2,12 @@
 
 import time
 
-from pipeline.stages.train.loop import StepResult
+from pipeline.stages.train.learner import StepResult
 
 _EVERY_S = 10.0
 
 
-class Speaker:
+class ProgressPrinter:
     """Prints where training stands, at most every ten seconds."""
 
     def __init__(self, steps: int) -> None:

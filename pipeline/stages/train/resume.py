@@ -10,14 +10,14 @@ import torch
 from pipeline.core.errors import ArtifactError
 from pipeline.core.files import to_json
 from pipeline.core.tensors import TensorFile, load_tensors, save_tensors
-from pipeline.stages.train.loop import Best, Learner
+from pipeline.stages.train.learner import Best, Learner
 from pipeline.stages.train.sharding import placed_like, whole
 
 _STATE = "state.safetensors"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class Progress:
+class SavedRun:
     """Steps done, the log's rows and the best checkpoint; saved beside the out, since DVC deletes outs before a rerun.
 
     Random numbers are drawn from (seed, epoch) alone, so the number of steps is all the random state there is.

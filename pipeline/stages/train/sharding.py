@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from pipeline.drafter.drafter import Drafter
 from pipeline.drafter.objective import PackLoss, pack_loss
-from pipeline.stages.train.processes import Processes
+from pipeline.stages.train.processes import ProcessGroup
 
 
 class Objective(nn.Module):
@@ -31,12 +31,12 @@ class Objective(nn.Module):
         return pack_loss(self.drafter, *arguments)
 
 
-def shard(objective: Objective, group: Processes) -> None:
+def shard(objective: Objective, group: ProcessGroup) -> None:
     """Leave each process its piece of every weight."""
     fully_shard(objective, mesh=init_device_mesh(objective.drafter.fc.weight.device.type, (group.count,)))
 
 
-def hold_back(objective: nn.Module, *, last: bool) -> None:
+def sync_gradients(objective: nn.Module, *, last: bool) -> None:
     """Say before a pack whether it is the step's last: only then are a sharded model's gradients summed, and its weights put away."""
     if isinstance(objective, FSDPModule):
         objective.set_requires_gradient_sync(last)

@@ -18,19 +18,19 @@ from pipeline.core.sections import Section
 from pipeline.drafter.checkpoint import save_drafter
 from pipeline.drafter.config import DrafterConfig
 from pipeline.drafter.drafter import Drafter, initialize
-from pipeline.drafter.estimate import Estimate, Judged, estimate
-from pipeline.drafter.target_argmax import Choices
+from pipeline.drafter.estimate import Estimate, JudgedPack, estimate
+from pipeline.drafter.target_argmax import TargetArgmax
 from pipeline.drafter.vocabulary import choose_vocabulary
 from pipeline.formats.loss_mask import weights_of
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.weights import Ends, open_ends, usable_device, use_threads
 from pipeline.stages.train.config import TrainSection
 from pipeline.stages.train.data import Corpus, RowRef, check_shape, count_supervised, open_corpus, pack
-from pipeline.stages.train.digests import Digests, digested
-from pipeline.stages.train.loop import Best, Learner, StepResult, learning_rate, load_packs, prefetched, schedule
-from pipeline.stages.train.processes import ALONE, Processes, joined
-from pipeline.stages.train.progress import Speaker
-from pipeline.stages.train.resume import Progress
+from pipeline.stages.train.digest_check import DigestCheck, digested
+from pipeline.stages.train.learner import Best, Learner, StepResult, learning_rate, load_packs, prefetched, schedule
+from pipeline.stages.train.processes import ALONE, ProcessGroup, joined
+from pipeline.stages.train.progress import ProgressPrinter
+from pipeline.stages.train.resume import SavedRun
 from pipeline.stages.train.shape import layer_shape
 from pipeline.stages.train.sharding import whole, whole_weights
 
@@ -67,7 +67,7 @@ def run(
         digested(corpus, stamps, group) as digests,
     ):
         learner = _learner(settings, ends, corpus, read_model(record, TargetRecord).name, group)
-        progress = Progress(checkpoint, _key(settings, corpus))
+        progress = SavedRun(checkpoint, _key(settings, corpus))
         _say(
             group,
             f"{len(corpus.training)} rows, {len(corpus.heldout)} held out; the draft vocabulary covers {_coverage(learner.drafter, corpus):.2%} of supervised tokens",
@@ -85,7 +85,7 @@ def run(
             progress.clear()
 
 
-def _learner(settings: TrainSection, ends: Ends, corpus: Corpus, target: str, group: Processes = ALONE) -> Learner:
+def _learner(settings: TrainSection, ends: Ends, corpus: Corpus, target: str, group: ProcessGroup = ALONE) -> Learner:
     """Make an untrained drafter with its teacher, on the device of the settings."""
     used = choose_vocabulary(count_supervised(corpus), settings.draft_vocab_size)
     drafter = Drafter(drafter_config(settings, ends, corpus, target), ends.embedding, used)
@@ -99,18 +99,18 @@ def _coverage(drafter: Drafter, corpus: Corpus) -> float:
     return float(counts[drafter.used.cpu()].sum() / counts.sum())
 
 
-def _say(group: Processes, what: str) -> None:
+def _say(group: ProcessGroup, what: str) -> None:
     if group.leads:
         print(f"train: {what}", flush=True)
 
 
-def _train(learner: Learner, corpus: Corpus, progress: Progress, log: Path, digests: Digests) -> None:
+def _train(learner: Learner, corpus: Corpus, progress: SavedRun, log: Path, digests: DigestCheck) -> None:
     """Go through the schedule from where ``progress`` stands."""
     settings, group = learner.settings, learner.group
     epochs = schedule(corpus, settings)
     steps = sum(map(len, epochs))
-    judged = judge(corpus, learner.ends, settings, group)
-    begin, speaker = 0, Speaker(steps)
+    judged = judge_heldout(corpus, learner.ends, settings, group)
+    begin, speaker = 0, ProgressPrinter(steps)
     for number, epoch in enumerate(epochs, 1):
         todo = epoch[max(0, progress.step - begin) :]
         begin += len(epoch)
@@ -153,13 +153,13 @@ def _diverged(corpus: Corpus, packs: list[list[RowRef]], result: StepResult, whe
     return ConfigError(f"train: the {found} at {where}: training diverged; lower train.lr, or train.clip")
 
 
-def _write_log(learner: Learner, progress: Progress, log: Path) -> None:
+def _write_log(learner: Learner, progress: SavedRun, log: Path) -> None:
     """Bring the log up to date, so that plots can be looked at while training runs."""
     if learner.group.leads:
         write_text(log, _csv(progress.rows, learner.settings.ttt_steps))
 
 
-def _end_epoch(learner: Learner, judged: list[Judged], progress: Progress, where: str) -> None:
+def _end_epoch(learner: Learner, judged: list[JudgedPack], progress: SavedRun, where: str) -> None:
     """Measure on the held-out rows, keep the weights when they are the best so far, save."""
     row = progress.rows[-1]
     measured = _measure(learner, judged)
@@ -172,7 +172,7 @@ def _end_epoch(learner: Learner, judged: list[Judged], progress: Progress, where
     _say(learner.group, f"{where}: loss {row['loss']:.4f}, accuracy {row['accuracy_0']:.3f}{shown}")
 
 
-def _measure(learner: Learner, judged: list[Judged]) -> float | None:
+def _measure(learner: Learner, judged: list[JudgedPack]) -> float | None:
     """Held-out acceptance length, from counts summed over all processes; None when no row is held out."""
     with whole_weights(learner.objective):
         mine = estimate(learner.drafter, judged, learner.settings.ttt_steps)
@@ -180,7 +180,7 @@ def _measure(learner: Learner, judged: list[Judged]) -> float | None:
     return Estimate(tuple(starts), tuple(accepted)).length if any(starts) else None
 
 
-def judge(corpus: Corpus, ends: Ends, settings: TrainSection, group: Processes = ALONE) -> list[Judged]:
+def judge_heldout(corpus: Corpus, ends: Ends, settings: TrainSection, group: ProcessGroup = ALONE) -> list[JudgedPack]:
     """Give the held-out packs of this process, with the target's own choices over its whole vocabulary.
 
     Raises:
@@ -188,13 +188,13 @@ def judge(corpus: Corpus, ends: Ends, settings: TrainSection, group: Processes =
 
     """
     judged = []
-    choose = Choices(ends.head)
+    choose = TargetArgmax(ends.head)
     for refs in pack(corpus.heldout, settings.tokens_per_batch)[group.rank :: group.count]:
         laid = corpus.packed(refs, check=True)
         choices = torch.zeros(len(laid.token_ids), dtype=torch.int64)
         hidden = ends.teacher_hidden(laid.last[laid.loss_mask].to(ends.head.device, ends.head.dtype))
         choices[laid.loss_mask] = choose.of(hidden).cpu()
-        judged.append(Judged(laid, choices))
+        judged.append(JudgedPack(laid, choices))
     return judged
 
 

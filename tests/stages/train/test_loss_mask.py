@@ -17,7 +17,7 @@ from pipeline.model.weights import open_ends
 from pipeline.stages.train import stage
 from pipeline.stages.train.config import TrainSection
 from pipeline.stages.train.data import count_supervised, open_corpus
-from pipeline.stages.train.loop import Learner
+from pipeline.stages.train.learner import Learner
 from tests.tiny import Build, random_rows, train_settings
 
 pytestmark = pytest.mark.slow

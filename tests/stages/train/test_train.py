@@ -22,9 +22,9 @@ from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.weights import open_ends
 from pipeline.stages.train import stage
 from pipeline.stages.train.data import RowRef, check_shape, open_corpus, pack, packs_of_epoch
-from pipeline.stages.train.loop import Learner, learning_rate, load_packs, schedule
-from pipeline.stages.train.processes import Processes
-from pipeline.stages.train.resume import Progress
+from pipeline.stages.train.learner import Learner, learning_rate, load_packs, schedule
+from pipeline.stages.train.processes import ProcessGroup
+from pipeline.stages.train.resume import SavedRun
 from tests.conftest import ROOT
 from tests.tiny import Build, random_rows, save_target, train_settings
 from tests.waiting import PATIENCE
@@ -109,7 +109,7 @@ def test_the_log_has_a_line_a_step_and_the_checkpoint_is_the_best_by_held_out_es
     assert all(1 <= value <= 4 for value in measured)
     drafter = load_drafter(out / "checkpoint", open_ends(build.model).embedding, open_ends(build.model).source.sha256)
     learner, corpus = learner_of(build, lr=0.01, epochs=4)
-    found = estimate(drafter, stage.judge(corpus, learner.ends, learner.settings), 3).length
+    found = estimate(drafter, stage.judge_heldout(corpus, learner.ends, learner.settings), 3).length
     assert found == pytest.approx(max(measured), abs=1e-5)
 
 
@@ -129,9 +129,9 @@ def test_a_resumed_run_has_the_weights_rates_and_order_of_one_that_was_never_sto
     whole = train(build, tmp_path / "whole", save_every=1)
     learner, corpus = learner_of(build, save_every=1)
     steps = [packs for epoch in schedule(corpus, learner.settings) for packs in epoch]
-    progress = Progress(tmp_path / "cut" / "checkpoint", stage._key(learner.settings, corpus))
+    progress = SavedRun(tmp_path / "cut" / "checkpoint", stage._key(learner.settings, corpus))
     epochs = schedule(corpus, learner.settings)
-    judged = stage.judge(corpus, learner.ends, learner.settings)
+    judged = stage.judge_heldout(corpus, learner.ends, learner.settings)
     ends_of_epoch = {sum(map(len, epochs[: number + 1])) for number in range(len(epochs))}
     for packs in steps[:stop]:
         rate = learning_rate(progress.step, len(steps), learner.settings.lr, learner.settings.warmup)
@@ -204,7 +204,7 @@ def test_states_with_a_flipped_bit_are_refused_and_nothing_learned_of_them_is_ke
 def test_a_saved_run_that_is_damaged_is_named(build: Build, tmp_path: Path, change: Any, said: str) -> None:
     learner, corpus = learner_of(build)
     learner.step(load_packs(corpus, schedule(corpus, learner.settings)[0][0]), 0.1)
-    progress = Progress(tmp_path / "checkpoint", "key")
+    progress = SavedRun(tmp_path / "checkpoint", "key")
     progress.save(learner)
     path = tmp_path / ".checkpoint.partial" / "state.safetensors"
     tensors, metadata = load_tensors(path), TensorFile(path).metadata
@@ -242,7 +242,7 @@ def test_a_saved_run_of_other_settings_is_not_taken_up(build: Build, tmp_path: P
     learner, corpus = learner_of(build)
     for packs in schedule(corpus, learner.settings)[0][:2]:
         learner.step(load_packs(corpus, packs), 0.1)
-    progress = Progress(tmp_path / "x" / "checkpoint", "key of other settings")
+    progress = SavedRun(tmp_path / "x" / "checkpoint", "key of other settings")
     progress.step = 2
     progress.save(learner)
     assert sha256_folder(train(build, tmp_path / "x") / "checkpoint") == sha256_folder(
@@ -254,7 +254,7 @@ def test_a_file_without_a_saved_run_in_the_place_of_one_is_not_taken_up(build: B
     learner, _ = learner_of(build)
     (tmp_path / ".checkpoint.partial").mkdir()
     save_tensors(tmp_path / ".checkpoint.partial" / "state.safetensors", {"a": torch.zeros(1)})
-    assert not Progress(tmp_path / "checkpoint", "key").restore(learner)
+    assert not SavedRun(tmp_path / "checkpoint", "key").restore(learner)
 
 
 def test_a_saved_run_of_other_code_is_not_taken_up(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,12 +266,12 @@ def test_a_saved_run_of_other_code_is_not_taken_up(build: Build, monkeypatch: py
 
 def test_processes_that_would_go_on_from_different_steps_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that does not see the first process's files would begin anew, and wait forever."""
-    monkeypatch.setattr(Processes, "total", lambda _self, _steps: torch.tensor([40, 0]))
+    monkeypatch.setattr(ProcessGroup, "total", lambda _self, _steps: torch.tensor([40, 0]))
     with pytest.raises(
         ArtifactError,
         match=r"different steps, \[40, 0\] by rank: build/drafter must lie on storage that all machines share",
     ):
-        Processes(0, 2).agree(40, torch.device("cpu"))
+        ProcessGroup(0, 2).agree(40, torch.device("cpu"))
 
 
 def test_the_loss_is_a_weighted_mean(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +294,7 @@ import sys; from pathlib import Path
 from contextlib import nullcontext
 from torch import distributed
 from pipeline.stages.train import stage
-from pipeline.stages.train.loop import Learner
+from pipeline.stages.train.learner import Learner
 from pipeline.stages.train.processes import joined
 from tests.tiny import train_settings
 b, out = Path(sys.argv[1]), Path(sys.argv[2])

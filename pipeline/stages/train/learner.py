@@ -12,12 +12,12 @@ from torch import nn
 from pipeline.drafter.drafter import Drafter
 from pipeline.drafter.losses import Teacher
 from pipeline.drafter.objective import PackLoss
-from pipeline.drafter.unroll import Pack, Plan, plan_to, plan_unroll
+from pipeline.drafter.unroll import Pack, UnrollPlan, plan_to, plan_unroll
 from pipeline.model.weights import Ends
 from pipeline.stages.train.config import TrainSection
 from pipeline.stages.train.data import Corpus, RowRef, packs_of_epoch
-from pipeline.stages.train.processes import ALONE, Processes
-from pipeline.stages.train.sharding import Objective, hold_back, shard, whole
+from pipeline.stages.train.processes import ALONE, ProcessGroup
+from pipeline.stages.train.sharding import Objective, shard, sync_gradients, whole
 
 Item = TypeVar("Item")
 
@@ -54,7 +54,7 @@ class StepResult:
 class Learner:
     """A drafter, its teacher and its optimizer."""
 
-    def __init__(self, drafter: Drafter, ends: Ends, settings: TrainSection, group: Processes = ALONE) -> None:
+    def __init__(self, drafter: Drafter, ends: Ends, settings: TrainSection, group: ProcessGroup = ALONE) -> None:
         self.drafter, self.ends, self.settings, self.group = drafter, ends, settings, group
         self.device = drafter.fc.weight.device
         self.objective = Objective(drafter)
@@ -72,12 +72,12 @@ class Learner:
             fused=self.device.type == "cpu",
         )
 
-    def teacher(self, pack: Pack, plan: Plan) -> Teacher:
+    def teacher(self, pack: Pack, plan: UnrollPlan) -> Teacher:
         """The target's distributions where the pack is supervised."""
         last = pack.last.to(self.head_rows.device, non_blocking=True)[plan.teacher_rows].to(self.head_rows.dtype)
         return Teacher(self.ends.teacher_hidden(last), self.head_rows, self.full_head)
 
-    def pack_loss(self, pack: Pack, plan: Plan, step_weights: torch.Tensor) -> PackLoss:
+    def pack_loss(self, pack: Pack, plan: UnrollPlan, step_weights: torch.Tensor) -> PackLoss:
         """Loss of one pack."""
         teacher = self.teacher(pack, plan)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.dtype == "bfloat16"):
@@ -90,7 +90,7 @@ class Learner:
         """One optimizer step over this process's packs; counts and gradients are summed over all processes."""
         settings, group, device = self.settings, self.group, self.device
         if self.sharded and not packs:  # gathering weights and summing gradients takes every process
-            packs = [nothing(self.drafter.config.hidden_size)]
+            packs = [unsupervised_pack(self.drafter.config.hidden_size)]
         plans = [plan_unroll(pack, settings.ttt_steps) for pack in packs]
         sizes = [[[len(s.queries), float(s.weights.sum())] for s in plan.supervised] for plan in plans] or [
             [[0, 0.0]] * settings.ttt_steps
@@ -104,7 +104,7 @@ class Learner:
         )
         self.optimizer.zero_grad(set_to_none=True)
         for number, (pack, plan) in enumerate(zip(packs, plans, strict=True), 1):
-            hold_back(self.objective, last=number == len(packs))
+            sync_gradients(self.objective, last=number == len(packs))
             found = self.pack_loss(pack, plan_to(plan, device), weights)
             (
                 found.loss * group.count if self.sharded else found.loss
@@ -134,7 +134,7 @@ def prefetched(items: Sequence[Item], load: Callable[[Item], Any]) -> Iterator[A
             yield waiting.result()
 
 
-def nothing(width: int) -> Pack:
+def unsupervised_pack(width: int) -> Pack:
     """Give a pack in which nothing is supervised."""
     return Pack(
         torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3 * width), torch.zeros(2, width), torch.zeros(2), (2,)

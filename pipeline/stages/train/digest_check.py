@@ -10,13 +10,13 @@ import torch
 from pipeline.core.files import sha256_file
 from pipeline.formats.hidden_states import check_digest
 from pipeline.stages.train.data import Corpus
-from pipeline.stages.train.processes import Processes
+from pipeline.stages.train.processes import ProcessGroup
 
 
-class Digests:
+class DigestCheck:
     """Digests of the files of every dataset, against its stamp."""
 
-    def __init__(self, corpus: Corpus, stamps: Path, group: Processes, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, corpus: Corpus, stamps: Path, group: ProcessGroup, pool: ThreadPoolExecutor) -> None:
         self._corpus, self._stamps, self._group = corpus, stamps, group
         self._settled = False
         self._open: dict[str, dict[str, Future[str]]] = {}
@@ -58,10 +58,10 @@ class Digests:
 
 
 @contextmanager
-def digested(corpus: Corpus, stamps: Path, group: Processes) -> Iterator[Digests]:
+def digested(corpus: Corpus, stamps: Path, group: ProcessGroup) -> Iterator[DigestCheck]:
     """Begin to digest. One thread, which lets Python go while it hashes; one that is not waited for any more ends with its file."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="digests")
     try:
-        yield Digests(corpus, stamps, group, pool)
+        yield DigestCheck(corpus, stamps, group, pool)
     finally:
         pool.shutdown(cancel_futures=True)
