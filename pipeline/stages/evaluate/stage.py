@@ -1,4 +1,4 @@
-"""The drafter at work: greedy speculative decoding on held-out prompts, compared token for token with plain greedy decoding."""
+"""The `evaluate` stage: greedy speculative decoding on held-out prompts, compared token by token with plain greedy decoding."""
 
 import time
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from pipeline.model.weights import Target, open_model, use_threads
 from pipeline.stages.evaluate.config import EvaluateSection
 from pipeline.stages.evaluate.proposers import ChainProposer, Oracle, Proposer
 from pipeline.stages.evaluate.speculate import AcceptanceCounts, Conversation, speculate
-from pipeline.stages.evaluate.target_decoder import TargetDecoder, greedy, padded
+from pipeline.stages.evaluate.target_decoder import GreedyTarget, TargetDecoder, greedy, padded
 
 _DIGITS = 6
 
@@ -44,10 +44,10 @@ class HeldoutPrompt:
 
 
 def run(config: Config, *, checkpoint: Path, record: Path, model: Path, eval: Path) -> None:  # noqa: A002 (the artifact's name)
-    """Decode with and without the drafter and write what it is worth; speed goes to the terminal only, since it differs each time.
+    """Decode with and without the drafter and write the acceptance; speed goes to the terminal only, since it differs each time.
 
     Raises:
-        EvaluationError: speculative output is not the target's own.
+        EvaluationError: speculative decoding wrote other tokens than plain decoding.
 
     """
     settings = config.evaluate
@@ -72,13 +72,13 @@ def read_heldout_prompts(settings: EvaluateSection, digest: str | None, record: 
     """Read and render the held-out prompts.
 
     Raises:
-        InputError: a line without messages, a file that changed under way, or no prompt at all.
+        InputError: a line has no messages, the file changed since it was composed, or it has no prompt.
 
     """
     path = Path(settings.path)
     if digest is not None and path.is_file() and (found := sha256_file(path)) != digest:
         raise InputError(
-            f"{path}: has digest {found[:16]}, build/config.json says {digest[:16]}: it changed since; run `dvc repro`"
+            f"{path}: has digest {found[:16]}, build/config.json has {digest[:16]}: it changed since; run `dvc repro`"
         )
     renderer = PromptRenderer(record, open_tokenizer(record))
     questions: list[HeldoutPrompt] = []
@@ -93,58 +93,43 @@ def read_heldout_prompts(settings: EvaluateSection, digest: str | None, record: 
             raise InputError(f"{path}:{number}: {error}") from error
         questions.append(HeldoutPrompt(str(line.get("dataset", "all")), prompt))
     if not questions:
-        raise InputError(f"{path}: no prompts; evaluation needs at least one line {{messages, tools?, dataset?}}")
+        raise InputError(f"{path}: has no prompts; evaluation needs at least one line {{messages, tools?, dataset?}}")
     return questions
 
 
 class DecodingBench:
-    """Decodes questions in batches, checks every answer against plain decoding, and takes the time."""
+    """Decodes prompts in batches, checks every answer against plain decoding, and measures the time."""
 
     def __init__(self, target: Target, layer_ids: list[int], settings: EvaluateSection, end: int) -> None:
-        self.target, self.layer_ids, self.settings, self.end = target, layer_ids, settings, end
-        self.choices = TargetArgmax(target.head.weight)
+        self.target, self.settings = target, settings
+        argmax = TargetArgmax(target.head.weight)
+        self.setup = GreedyTarget(target, argmax, layer_ids, end, settings.max_new_tokens)
 
     def _batches(self, count: int) -> list[range]:
         return [range(start, min(start + self.settings.batch, count)) for start in range(0, count, self.settings.batch)]
 
     def plain(self, questions: list[HeldoutPrompt]) -> list[list[int]]:
-        """Answers of plain greedy decoding."""
+        """Return the answers of plain greedy decoding."""
         begin, answers = time.monotonic(), []
         for batch in self._batches(len(questions)):
-            answers += greedy(
-                self.target,
-                self.choices,
-                self.layer_ids,
-                [questions[n].prompt for n in batch],
-                self.end,
-                self.settings.max_new_tokens,
-            )
+            answers += greedy(self.setup, [questions[n].prompt for n in batch])
         _show("plain greedy", sum(map(len, answers)), time.monotonic() - begin)
         return answers
 
     def drafted(
         self, name: str, questions: list[HeldoutPrompt], answers: list[list[int]], make: Any
     ) -> list[Conversation]:
-        """Answers of speculative decoding; ``make`` gives a `Proposer` for a batch of questions' numbers.
+        """Return the answers of speculative decoding; ``make`` returns a `Proposer` for the numbers of a batch of prompts.
 
         Raises:
-            EvaluationError: an answer differs from the plain one, in float32; below that near-ties flip.
+            EvaluationError: an answer differs from the plain one in float32; in narrower types near-ties flip.
 
         """
         begin, talks = time.monotonic(), []
         for batch in self._batches(len(questions)):
             proposer: Proposer = make(batch)
             prompts = [questions[n].prompt for n in batch]
-            talks += speculate(
-                self.target,
-                self.choices,
-                self.layer_ids,
-                proposer,
-                prompts,
-                self.end,
-                self.settings.max_new_tokens,
-                self.settings.draft_tokens,
-            )
+            talks += speculate(self.setup, proposer, prompts, self.settings.draft_tokens)
         _show(name, sum(len(talk.written) for talk in talks), time.monotonic() - begin)
         for number, (talk, answer) in enumerate(zip(talks, answers, strict=True)):
             if self.settings.dtype == "float32" and talk.written != answer:
@@ -152,12 +137,12 @@ class DecodingBench:
         return talks
 
     def offline(self, drafter: Drafter, questions: list[HeldoutPrompt], answers: list[list[int]]) -> Estimate:
-        """Teacher-forced estimate on the answers, which are greedy: their own next token is the target's choice."""
+        """Return the teacher-forced estimate on the answers; they are greedy, so their next token is the target's choice."""
         judged = []
         for number, answer in enumerate(answers):
             prompt = questions[number].prompt
             ids, positions, valid = padded([prompt + answer], self.target.device)
-            aux = TargetDecoder(self.target, self.choices, self.layer_ids, 1).states(ids, positions, valid)[0].cpu()
+            aux = TargetDecoder(self.setup, 1).states(ids, positions, valid)[0].cpu()
             tokens = ids[0].cpu()
             place = torch.arange(len(tokens))
             mask = (place >= len(prompt)) & (place < len(tokens) - 1)  # what follows the last token is unknown
@@ -170,14 +155,14 @@ class DecodingBench:
 
 
 def _divergence(name: str, number: int, written: list[int], answer: list[int]) -> EvaluationError:
-    """Say where an answer parts from the plain one."""
+    """Return an error that shows the first difference of an answer from the plain one."""
     place = next(
         (at for at, (ours, plain) in enumerate(zip(written, answer, strict=False)) if ours != plain),
         min(len(written), len(answer)),
     )
     return EvaluationError(
-        f"prompt {number} with {name}: speculative decoding wrote {written[place : place + 1]} at token {place}, plain greedy decoding {answer[place : place + 1]}: "
-        "they must be equal; a cache or a mask is wrong, or two tokens tie to the last bit"
+        f"prompt {number} with {name}: speculative decoding wrote {written[place : place + 1]} at token {place}, "
+        f"plain greedy decoding {answer[place : place + 1]}: they must be equal; a cache or a mask is wrong, or two tokens tie to the last bit"
     )
 
 
@@ -191,7 +176,7 @@ def _show(name: str, tokens: int, seconds: float) -> None:
 def _anchors(
     bench: DecodingBench, questions: list[HeldoutPrompt], answers: list[list[int]], drafter: Drafter
 ) -> dict[str, float]:
-    """Acceptance length of an oracle and of an untrained drafter, on some of the questions."""
+    """Return the acceptance length of an oracle and of an untrained drafter, on some of the prompts."""
     chosen = list(range(0, len(questions), max(1, len(questions) // bench.settings.anchors)))[: bench.settings.anchors]
     some, known = [questions[n] for n in chosen], [answers[n] for n in chosen]
     untrained = Drafter(drafter.config, drafter.embedding, drafter.used.cpu())
@@ -215,7 +200,7 @@ def _total(talks: list[Conversation]) -> AcceptanceCounts:
 
 
 def _summary(talks: list[Conversation]) -> dict[str, Any]:
-    """Counts and rates of some conversations."""
+    """Return the counts and rates of some conversations."""
     counts = _total(talks)
     return {
         "prompts": len(talks),
@@ -236,7 +221,7 @@ def _report(
     offline: Estimate,
     identical: int,
 ) -> dict[str, Any]:
-    """Everything but times."""
+    """Return the content of eval.json."""
     names = sorted({question.dataset for question in questions})
     by_name = {
         name: [talk for question, talk in zip(questions, talks, strict=True) if question.dataset == name]

@@ -1,4 +1,4 @@
-"""Speculative decoding writes what plain greedy decoding writes, whoever drafts; and its counts mean what they say."""
+"""Speculative decoding writes the tokens of plain greedy decoding with any proposer, and its counts are right."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ from pipeline.stages.evaluate.config import EvaluateSection
 from pipeline.stages.evaluate.proposers import ChainProposer, CommittedTokens, Oracle
 from pipeline.stages.evaluate.speculate import AcceptanceCounts, Conversation, speculate
 from pipeline.stages.evaluate.stage import DecodingBench, HeldoutPrompt, read_heldout_prompts
-from pipeline.stages.evaluate.target_decoder import TargetDecoder, greedy, padded
+from pipeline.stages.evaluate.target_decoder import GreedyTarget, TargetDecoder, greedy, padded
 from tests.tiny import VOCAB, drafter_config, save_target
 
 pytestmark = pytest.mark.slow
@@ -31,6 +31,10 @@ LAYER_IDS = [2, 4, 5]
 END = 7
 MOST = 24
 DRAFTS = 4
+
+
+def setup_of(target: Target) -> GreedyTarget:
+    return GreedyTarget(target, TargetArgmax(target.head.weight), LAYER_IDS, END, MOST)
 
 
 @pytest.fixture(scope="module")
@@ -67,26 +71,22 @@ def reference(target: Target, prompt: list[int]) -> list[int]:
 def test_plain_decoding_in_batches_with_a_cache_writes_what_the_model_says_without_one(
     target: Target, prompts: list[list[int]]
 ) -> None:
-    assert greedy(target, TargetArgmax(target.head.weight), LAYER_IDS, prompts, END, MOST) == [
-        reference(target, prompt) for prompt in prompts
-    ]
+    assert greedy(setup_of(target), prompts) == [reference(target, prompt) for prompt in prompts]
 
 
 @pytest.mark.parametrize("drafts", [1, DRAFTS, 7])
 def test_the_output_is_the_targets_own_whatever_the_drafter_says(
     target: Target, prompts: list[list[int]], drafter: Drafter, drafts: int
 ) -> None:
-    talks = speculate(
-        target, TargetArgmax(target.head.weight), LAYER_IDS, ChainProposer(drafter), prompts, END, MOST, drafts
-    )
+    talks = speculate(setup_of(target), ChainProposer(drafter), prompts, drafts)
     assert [talk.written for talk in talks] == [reference(target, prompt) for prompt in prompts]
 
 
 def test_an_oracle_reaches_the_most_there_is_and_a_useless_drafter_gets_one(
     target: Target, prompts: list[list[int]]
 ) -> None:
-    answers = greedy(target, TargetArgmax(target.head.weight), LAYER_IDS, prompts, END, MOST)
-    talks = speculate(target, TargetArgmax(target.head.weight), LAYER_IDS, Oracle(answers), prompts, END, MOST, DRAFTS)
+    answers = greedy(setup_of(target), prompts)
+    talks = speculate(setup_of(target), Oracle(answers), prompts, DRAFTS)
     assert [talk.written for talk in talks] == answers
     total = AcceptanceCounts()
     for talk in talks:
@@ -94,7 +94,7 @@ def test_an_oracle_reaches_the_most_there_is_and_a_useless_drafter_gets_one(
     assert total.acceptance_length == DRAFTS + 1
     assert total.per_position == [1.0] * DRAFTS
     never = [[(token + 1) % VOCAB for token in answer] for answer in answers]
-    talks = speculate(target, TargetArgmax(target.head.weight), LAYER_IDS, Oracle(never), prompts, END, MOST, DRAFTS)
+    talks = speculate(setup_of(target), Oracle(never), prompts, DRAFTS)
     assert [talk.written for talk in talks] == answers
     assert all(
         talk.counts.acceptance_length == 1 and talk.counts.rounds == len(answer) - 1
@@ -103,7 +103,7 @@ def test_an_oracle_reaches_the_most_there_is_and_a_useless_drafter_gets_one(
 
 
 class Half:
-    """Proposes the right tokens up to a number of drafts that changes with each round, then wrong ones: every kind of hole in the cache."""
+    """Proposes right tokens up to a number of drafts that changes with each round, then wrong ones: every kind of gap in the cache."""
 
     def __init__(self, answers: list[list[int]]) -> None:
         self._oracle, self._round = Oracle(answers), 0
@@ -121,8 +121,8 @@ class Half:
 
 
 def test_rejected_tokens_leave_no_trace_in_the_targets_cache(target: Target, prompts: list[list[int]]) -> None:
-    answers = greedy(target, TargetArgmax(target.head.weight), LAYER_IDS, prompts, END, MOST)
-    talks = speculate(target, TargetArgmax(target.head.weight), LAYER_IDS, Half(answers), prompts, END, MOST, DRAFTS)
+    answers = greedy(setup_of(target), prompts)
+    talks = speculate(setup_of(target), Half(answers), prompts, DRAFTS)
     assert [talk.written for talk in talks] == answers
     assert len({talk.counts.rounds for talk in talks}) > 1
 
@@ -130,13 +130,9 @@ def test_rejected_tokens_leave_no_trace_in_the_targets_cache(target: Target, pro
 def test_drafts_of_a_batch_are_those_of_each_conversation_alone(
     target: Target, prompts: list[list[int]], drafter: Drafter
 ) -> None:
-    together = speculate(
-        target, TargetArgmax(target.head.weight), LAYER_IDS, ChainProposer(drafter), prompts, END, MOST, DRAFTS
-    )
+    together = speculate(setup_of(target), ChainProposer(drafter), prompts, DRAFTS)
     for prompt, talk in zip(prompts, together, strict=True):
-        (alone,) = speculate(
-            target, TargetArgmax(target.head.weight), LAYER_IDS, ChainProposer(drafter), [prompt], END, MOST, DRAFTS
-        )
+        (alone,) = speculate(setup_of(target), ChainProposer(drafter), [prompt], DRAFTS)
         assert alone.counts == talk.counts
 
 
@@ -163,7 +159,7 @@ def test_the_offline_estimate_equals_what_drafting_from_every_position_accepts(
     starts, accepted = [0] * 3, [0] * 3
     for prompt, answer in zip(prompts, answers, strict=True):
         ids, positions, valid = padded([prompt + answer], target.device)
-        aux = TargetDecoder(target, TargetArgmax(target.head.weight), LAYER_IDS, 1).read(ids, positions, valid).aux
+        aux = TargetDecoder(setup_of(target), 1).read(ids, positions, valid).aux
         for start in range(len(prompt), len(prompt) + len(answer) - 1):
             proposer = ChainProposer(drafter)
             news = CommittedTokens(aux[:, :start], ids[:, 1 : start + 1], positions[:, :start], valid[:, :start])
@@ -228,13 +224,13 @@ def test_a_mask_shows_each_slot_the_valid_ones_before_it_and_itself() -> None:
 @pytest.mark.parametrize(
     ("lines", "digest", "message"),
     [
-        ("", None, "no prompts; evaluation needs at least one line"),
+        ("", None, "has no prompts; evaluation needs at least one line"),
         (
             '{"messages": [{"role": "user", "content": "Hi"}]}\n{"prompt": "Hi"}\n',
             None,
             "heldout.jsonl:2: needs an object with a list of messages",
         ),
-        ('{"messages": []}\n', "0" * 64, "build/config.json says 0000000000000000: it changed since; run `dvc repro`"),
+        ('{"messages": []}\n', "0" * 64, "build/config.json has 0000000000000000: it changed since; run `dvc repro`"),
     ],
 )
 def test_a_prompt_file_that_will_not_do_is_refused_with_its_line(
