@@ -1,9 +1,9 @@
-"""`python -m pipeline export-data --format specforge|speculators --out DIR`: rows and states for other trainers.
+"""`python -m pipeline export-data --format FORMAT --out DIR`: rows and states for other trainers.
 
-specforge: torch files `rows_<g>-<g+2000>/data_<i>.ckpt`, with the last state after the final norm, and `vocab_mapping.pt`. speculators: a
-`datasets` folder, `hidden_states/hs_<i>.safetensors` with the last state before the norm, and `token_freq.pt`. Rows are whole and
-unpadded, numbered from zero through all datasets, in the order of their indexes. `loss_mask` is 1 where `train.loss_mask` has a weight
-above 0: both formats know only 0 and 1.
+specforge: torch files `rows_<g>-<g+2000>/data_<i>.ckpt` with the last state after the norm, and `vocab_mapping.pt`.
+speculators: a `datasets` folder, `hidden_states/hs_<i>.safetensors` with the last state before the norm, and
+`token_freq.pt`. Rows are whole and unpadded, numbered from zero through all datasets, in the order of their indexes.
+`loss_mask` is 1 where `train.loss_mask` has a weight above 0: both formats know only 0 and 1.
 """
 
 import argparse

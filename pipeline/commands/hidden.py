@@ -1,4 +1,4 @@
-"""`python -m pipeline hidden stats|verify|show ID`: look at extracted hidden states, and check every row of them."""
+"""`python -m pipeline hidden stats|verify|show ID`: look at hidden states, and check every row."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Folders of hidden states as a whole: their counts, a check of every row, and the search for one row."""
+"""Folders of hidden states: their counts, a check of every row, and the search for one row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

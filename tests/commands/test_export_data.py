@@ -137,7 +137,7 @@ def test_states_that_changed_after_extraction_are_not_exported(build: Build, tmp
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
     with pytest.raises(
-        AerieError, match=r"the files' digest is \w+, .*a.json says \w+: a file changed after extraction"
+        AerieError, match=r"the files' digest is \w+, .*a.json has \w+: a file changed after extraction"
     ):
         main(["--format", "speculators", "--out", str(tmp_path / "out"), "--data", str(hidden)])
     assert not (tmp_path / "out").exists()

@@ -74,7 +74,7 @@ def test_rows_whose_ids_differ_from_the_index_are_refused_on_reading(folder: Pat
 
     rewrite_index(folder, swap)
     states = HiddenStates(folder)
-    with pytest.raises(ArtifactError, match=r"row 'short' at .*: token ids have checksum .*, index.parquet says"):
+    with pytest.raises(ArtifactError, match=r"row 'short' at .*: token ids have checksum .*, index.parquet has"):
         states[1]
 
 
@@ -96,7 +96,7 @@ def test_an_index_row_that_cannot_be_is_refused(folder: Path, change: dict[str, 
 
 def test_a_shard_that_no_row_of_the_index_is_in_is_refused(folder: Path) -> None:
     shutil.copy(shard(folder), folder / "shard-00007.safetensors")
-    with pytest.raises(ArtifactError, match=r"\['shard-00007.safetensors'\] are there, and no row of index.parquet"):
+    with pytest.raises(ArtifactError, match=r"no row of index.parquet is in \['shard-00007.safetensors'\]"):
         HiddenStates(folder)
 
 

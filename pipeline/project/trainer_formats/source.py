@@ -128,7 +128,10 @@ def check_replaceable(out: Path) -> None:
 
 
 def loss_weights(rule: RuleName | None, config: Path) -> LossWeights:
-    """Return the weights of ``rule``; without one those of `train.loss_mask` in the build's ``config``, if it is composed."""
+    """Return the weights of ``rule``.
+
+    Without a rule they are those of `train.loss_mask` in the build's ``config``, if the build is composed.
+    """
     if rule is None and config.is_file():
         return weights_of(cast("TrainSection", section_of(TrainSection, pick(read_json(config), "train"))).loss_mask)
     return weights_of(rule or "completion+tools")

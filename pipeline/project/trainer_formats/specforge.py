@@ -1,7 +1,8 @@
 """SpecForge's offline features: one torch file a row, and a vocabulary map.
 
-`rows_<g>-<g+2000>/data_<i>.ckpt` hold `input_ids` and `loss_mask` [length], `aux_hidden_state` [1, length, 3 * hidden] and `hidden_state`
-[1, length, hidden], both bfloat16. `hidden_state` is after the final norm, which SpecForge's trainer does not apply.
+`rows_<g>-<g+2000>/data_<i>.ckpt` hold `input_ids` and `loss_mask` [length], `aux_hidden_state` [1, length, 3 * hidden]
+and `hidden_state` [1, length, hidden], both bfloat16. `hidden_state` is after the final norm, which SpecForge's trainer
+does not apply.
 """
 
 from pathlib import Path

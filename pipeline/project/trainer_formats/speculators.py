@@ -1,7 +1,8 @@
-"""Speculators' offline data: an Arrow table as `datasets` saves it, one safetensors file a row, and token counts.
+"""Speculators' offline data: an Arrow table, one safetensors file a row, and token counts.
 
-The table has `input_ids`, `loss_mask` and `seq_len`. `hidden_states/hs_<i>.safetensors` hold `token_ids` [length] and `hidden_states`
-[length, 4, hidden] in bfloat16: low, mid and high layer, and the last state before the final norm.
+The table is as `datasets` saves it, with `input_ids`, `loss_mask` and `seq_len`. `hidden_states/hs_<i>.safetensors`
+hold `token_ids` [length] and `hidden_states` [length, 4, hidden] in bfloat16: low, mid and high layer, and the last
+state before the final norm.
 """
 
 from pathlib import Path
@@ -51,7 +52,10 @@ def write_speculators(out: Path, source: ExportSource) -> int:
 
 
 def _write_dataset(out: Path, table: pa.Table) -> None:
-    """Write the files of `Dataset.set_format("torch").save_to_disk`; without the format, ids would come back as lists."""
+    """Write the files of `Dataset.set_format("torch").save_to_disk`.
+
+    Without the format, ids would come back as lists.
+    """
     with writing(out / _TABLE) as file, pa.ipc.new_stream(file, _SCHEMA) as writer:
         writer.write(table)
     state = {

@@ -1,4 +1,7 @@
-"""Torch files for other trainers. This program writes them and never reads one: reading a pickle runs code."""
+"""Torch files for other trainers.
+
+This program writes them and never reads one: reading a pickle runs code.
+"""
 
 import io
 from pathlib import Path

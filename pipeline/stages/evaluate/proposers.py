@@ -11,7 +11,10 @@ from pipeline.drafter.drafter import Drafter
 
 @dataclass(frozen=True, slots=True)
 class CommittedTokens:
-    """Tokens that the target just committed, [batch, slots, ...]; slot i has the states at a token and the token after it."""
+    """Tokens that the target just committed, [batch, slots, ...].
+
+    Slot i has the states at a token and the token after it.
+    """
 
     aux: torch.Tensor
     next_ids: torch.Tensor

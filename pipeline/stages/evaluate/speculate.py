@@ -1,7 +1,7 @@
-"""Speculative decoding: draft a chain, verify it in one pass of the target, keep the tokens that the target would have written.
+"""Speculative decoding: draft a chain, verify it in one pass of the target, keep the right tokens.
 
-A round reads the newest token and K drafts. If the first m drafts are right, m + 1 tokens are new: these drafts, and the target's own next
-token.
+A round reads the newest token and K drafts. If the first m drafts are right, m + 1 tokens are new: these drafts, and
+the target's own next token.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,10 @@ from pipeline.stages.evaluate.target_decoder import GreedyTarget, TargetDecoder,
 
 @dataclass(slots=True)
 class AcceptanceCounts:
-    """Sums over verification rounds. A round is cut if the answer ends within its accepted drafts; its other drafts are not judged."""
+    """Sums over verification rounds.
+
+    A round is cut if the answer ends within its accepted drafts; its other drafts are not judged.
+    """
 
     rounds: int = 0
     tokens: int = 0
@@ -73,7 +76,10 @@ class Conversation:
 def speculate(
     setup: GreedyTarget, proposer: Proposer, prompts: list[list[int]], draft_tokens: int
 ) -> list[Conversation]:
-    """Decode greedily with ``draft_tokens`` drafts a round; the answers are the target's own, whatever the drafter proposes."""
+    """Decode greedily with ``draft_tokens`` drafts a round.
+
+    The answers are the target's own, whatever the drafter proposes.
+    """
     decoder = TargetDecoder(setup, len(prompts))
     ids, positions, valid = padded(prompts, setup.target.device)
     read = decoder.read(ids, positions, valid)
@@ -113,7 +119,10 @@ def _keep(
 def _verify(
     decoder: TargetDecoder, talks: list[Conversation], drafted: torch.Tensor
 ) -> tuple[CommittedTokens, list[list[int]]]:
-    """Run the target over the newest token and the drafts; return the committed slots and each conversation's new tokens."""
+    """Run the target over the newest token and the drafts.
+
+    Return the committed slots and each conversation's new tokens.
+    """
     device = drafted.device
     newest = torch.tensor([talk.written[-1] for talk in talks], device=device)
     begin = torch.tensor([talk.prompt_length + len(talk.written) - 1 for talk in talks], device=device)

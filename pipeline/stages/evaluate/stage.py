@@ -1,4 +1,4 @@
-"""The `evaluate` stage: greedy speculative decoding on held-out prompts, compared token by token with plain greedy decoding."""
+"""The `evaluate` stage: speculative decoding on held-out prompts, compared with plain greedy decoding."""
 
 import time
 from dataclasses import dataclass
@@ -43,8 +43,10 @@ class HeldoutPrompt:
     prompt: list[int]
 
 
-def run(config: Config, *, checkpoint: Path, record: Path, model: Path, eval: Path) -> None:  # noqa: A002 (the artifact's name)
-    """Decode with and without the drafter and write the acceptance; speed goes to the terminal only, since it differs each time.
+def run(config: Config, *, checkpoint: Path, record: Path, model: Path, eval: Path) -> None:  # noqa: A002
+    """Decode with and without the drafter and write the acceptance.
+
+    Speed goes to the terminal only, since it differs each time.
 
     Raises:
         EvaluationError: speculative decoding wrote other tokens than plain decoding.
@@ -119,7 +121,9 @@ class DecodingBench:
     def drafted(
         self, name: str, questions: list[HeldoutPrompt], answers: list[list[int]], make: Any
     ) -> list[Conversation]:
-        """Return the answers of speculative decoding; ``make`` returns a `Proposer` for the numbers of a batch of prompts.
+        """Return the answers of speculative decoding.
+
+        ``make`` returns a `Proposer` for the numbers of a batch of prompts.
 
         Raises:
             EvaluationError: an answer differs from the plain one in float32; in narrower types near-ties flip.
@@ -137,7 +141,10 @@ class DecodingBench:
         return talks
 
     def offline(self, drafter: Drafter, questions: list[HeldoutPrompt], answers: list[list[int]]) -> Estimate:
-        """Return the teacher-forced estimate on the answers; they are greedy, so their next token is the target's choice."""
+        """Return the teacher-forced estimate on the answers.
+
+        They are greedy, so their next token is the target's choice.
+        """
         judged = []
         for number, answer in enumerate(answers):
             prompt = questions[number].prompt
@@ -162,7 +169,8 @@ def _divergence(name: str, number: int, written: list[int], answer: list[int]) -
     )
     return EvaluationError(
         f"prompt {number} with {name}: speculative decoding wrote {written[place : place + 1]} at token {place}, "
-        f"plain greedy decoding {answer[place : place + 1]}: they must be equal; a cache or a mask is wrong, or two tokens tie to the last bit"
+        f"plain greedy decoding {answer[place : place + 1]}: they must be equal; a cache or a mask is wrong, or two "
+        "tokens tie to the last bit"
     )
 
 

@@ -1,4 +1,4 @@
-"""The target as a batched decoder, with a KV cache in which a slot that does not count is masked and never moved."""
+"""The target as a batched decoder, with a KV cache whose slots are masked and never moved."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +46,10 @@ class TargetDecoder:
 
     @torch.inference_mode()
     def read(self, token_ids: torch.Tensor, positions: torch.Tensor, valid: torch.Tensor) -> TargetOutput:
-        """Append tokens [batch, slots] and return the target's output at each; ``valid`` marks the slots that count as input."""
+        """Append tokens [batch, slots] and return the target's output at each.
+
+        ``valid`` marks the slots that count as input.
+        """
         target = self._target
         caught = self._forward(token_ids, positions, valid)
         last = caught[target.num_layers]

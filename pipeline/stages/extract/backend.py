@@ -28,10 +28,17 @@ class Backend(Protocol):
     padded: bool
     """True if a batch's rows should be of nearly one length; known after `start`."""
     by_row: bool
-    """True if a row's states depend on the row alone, so that each may be kept by itself; else their last bits depend on its batch."""
+    """True if a row's states depend on the row alone, so that each may be kept by itself; else their last bits depend
+    on its batch."""
 
     def start(self, probe: InputRow | None) -> Target:
-        """Get ready, check on ``probe`` that head(norm(last state)) gives the model's own choice, return the target's shape and names."""
+        """Get ready, and return the target's shape and names.
+
+        Check on ``probe`` that head(norm(last state)) gives the model's own choice.
+        """
 
     def states(self, batches: Iterable[list[InputRow]]) -> Iterator[States]:
-        """Yield the states of each batch, in order. A row's states do not depend on the batches before or after its own."""
+        """Yield the states of each batch, in order.
+
+        A row's states do not depend on the batches before or after its own.
+        """

@@ -20,7 +20,8 @@ class ExtractSection(Section):
     compute_dtype: Literal["bfloat16", "float16", "float32"] = "float32"
     """Type of the forward pass; a server must return states in it."""
     device: str = "cpu"
-    """For transformers: a torch device, or auto, which spreads the model over all GPUs and needs the package accelerate."""
+    """For transformers: a torch device, or auto, which spreads the model over all GPUs and needs the package
+    accelerate."""
     threads: int | None = Field(2, ge=1)
     """CPU threads; fixed, so that the same machine gives the same bits. Null takes torch's default."""
     max_length: int = Field(ge=2)
@@ -30,7 +31,8 @@ class ExtractSection(Section):
     tokens_per_batch: int = Field(ge=1)
     """Most tokens of one forward pass; a longer row is computed alone."""
     shard_bytes: int = Field(ge=1024)
-    """Most bytes of a shard, unless one batch has more; most shards have at least half. A killed run loses at most one shard."""
+    """Most bytes of a shard, unless one batch has more; most shards have at least half. A killed run loses at most one
+    shard."""
 
     @model_validator(mode="after")
     def _has_layers_that_the_backend_knows(self) -> Self:
@@ -43,7 +45,10 @@ class ExtractSection(Section):
 
 
 class EngineSection(Section):
-    """The server's address, and limits for its use. No key here decides what is stored, so a change extracts nothing anew."""
+    """The server's address, and limits for its use.
+
+    No key here decides what is stored, so a change extracts nothing anew.
+    """
 
     url: Address
     """Root URL of the server, such as http://127.0.0.1:8000."""
@@ -62,7 +67,8 @@ class EngineSection(Section):
     timeout: float = Field(600, gt=0)
     """Seconds for one row, the wait for its file included."""
     attempts: int = Field(5, ge=1)
-    """Most requests for one row, if the server cannot be reached, is overloaded or fails; a wrong reply is never asked for again."""
+    """Most requests for one row, if the server cannot be reached, is overloaded or fails; a wrong reply is never asked
+    for again."""
     max_wait: float = Field(60, ge=0)
     """Longest wait in seconds before a row is asked for again; waits begin at half a second and double."""
 

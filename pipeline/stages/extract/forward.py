@@ -1,7 +1,7 @@
 """The target's forward pass over packed rows, and the states taken from it.
 
-Rows are laid end to end and only attention separates them, so nothing is padded. A target with other than full causal attention (sliding
-windows, capped scores, its own code) runs padded, in batches of nearly equal length.
+Rows are laid end to end and only attention separates them, so nothing is padded. A target with other than full causal
+attention (sliding windows, capped scores, its own code) runs padded, in batches of nearly equal length.
 """
 
 from contextvars import ContextVar
@@ -59,7 +59,10 @@ def _packed_attention(
 
 
 def can_pack(target: Target) -> bool:
-    """Return whether attention is plain causal attention that may be replaced: no windows, capping or code of the model's own."""
+    """Return whether attention is plain causal attention that may be replaced.
+
+    Windows, capped scores and code of the model's own forbid it.
+    """
     config = target.config
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
@@ -85,7 +88,10 @@ def pack_attention(target: Target) -> None:
 def states(
     target: Target, layer_ids: list[int], rows: list[torch.Tensor], *, packed: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the hidden states of rows, end to end: aux [tokens, 3 * hidden] and last [tokens, hidden], on the model's device."""
+    """Return the hidden states of rows, end to end, on the model's device.
+
+    They are aux [tokens, 3 * hidden] and last [tokens, hidden].
+    """
     lengths = [len(row) for row in rows]
     with torch.inference_mode(), capturing(target, layer_ids) as caught:
         if packed:
@@ -123,10 +129,12 @@ def _run_padded(target: Target, rows: list[torch.Tensor]) -> None:
 
 
 def check_teacher(target: Target, layer_ids: list[int], row: torch.Tensor, *, packed: bool) -> None:
-    """Check on one row that head(norm(last state)) gives the model's own logits: else training would learn from a wrong teacher.
+    """Check on one row that head(norm(last state)) gives the model's own logits.
+
+    Otherwise training would learn from a wrong teacher.
 
     Raises:
-        InputError: it does not: the state was taken on the wrong side of a norm, or the model scales or caps its logits.
+        InputError: the state was taken on the wrong side of a norm, or the model scales or caps its logits.
 
     """
     row = row[:_PROBE_TOKENS]

@@ -27,7 +27,8 @@ class LocalBackend:
         """Load the weights.
 
         Raises:
-            ArtifactError: the checkpoint is missing or cannot be loaded, or training would not find embedding, norm and head in it.
+            ArtifactError: the checkpoint is missing or cannot be loaded, or training would not find embedding, norm and
+                head in it.
             ConfigError: the device does not exist.
             InputError: the states are not what the head reads.
 

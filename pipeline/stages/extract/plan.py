@@ -1,6 +1,7 @@
 """The rows to compute, their batches and their shards.
 
-The rows' content alone decides: a resumed run makes the same bytes, and an edited dataset the same batches and shards except near the edit.
+The rows' content alone decides: a resumed run makes the same bytes, and an edited dataset the same batches and shards
+except near the edit.
 """
 
 import hashlib
@@ -60,7 +61,9 @@ class Selection:
 
 
 def select(source: Path, table: Iterable[pa.RecordBatch], config: ExtractSection, vocab_size: int) -> Selection:
-    """Select the rows to extract from batches in the columns of schema/tokens.py; cut or leave out long rows, and count them.
+    """Select the rows to extract from batches in the columns of schema/tokens.py.
+
+    Cut or leave out long rows, and count them.
 
     Raises:
         InputError: an id comes twice, or a token is outside the target's vocabulary.
@@ -80,7 +83,8 @@ def select(source: Path, table: Iterable[pa.RecordBatch], config: ExtractSection
             if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
                 place = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
                 raise InputError(
-                    f"{source}: row {row.id!r}: token {place} is {ids[place]}; the target's vocabulary has {vocab_size} "
+                    f"{source}: row {row.id!r}: token {place} is {ids[place]}; the target's vocabulary has "
+                    f"{vocab_size} "
                     "ids: these rows are another target's"
                 )
             if _take(selection, row, config):
@@ -125,8 +129,9 @@ def bytes_per_token(hidden_size: int, dtype: StoredDtype) -> int:
 def batches(rows: list[InputRow], tokens: int, *, padded: bool) -> Iterator[list[int]]:
     """Yield the numbers of each batch's rows, longest first.
 
-    A batch holds neighbours of at most ``tokens`` tokens; a longer row is a batch alone. A padded batch is also closed before a row that
-    would bring its padding above 3 %; its rows come from a window of 32 batches, where there are more rows of similar length.
+    A batch holds neighbours of at most ``tokens`` tokens; a longer row is a batch alone. A padded batch is also closed
+    before a row that would bring its padding above 3 %; its rows come from a window of 32 batches, where there are more
+    rows of similar length.
     """
     sizes, marks = [len(row.token_ids) for row in rows], [row.checksum for row in rows]
     for run in runs(sizes, marks, tokens * _WINDOW if padded else tokens):

@@ -1,8 +1,9 @@
-"""States of earlier builds: whole shards by a link, single batches out of shards that changed elsewhere.
+"""States of earlier builds: whole shards by a link, single batches out of changed shards.
 
-A row's states may differ in the last bit with the batch that it is computed in, so batches are looked up by their rows' ids, in order.
-States are kept only if the backend confirmed their layers: a server that does not report its layers may have been launched with others
-than the config names, and its states would be found again after it is launched correctly.
+A row's states may differ in the last bit with the batch that it is computed in, so batches are looked up by their rows'
+ids, in order. States are kept only if the backend confirmed their layers: a server that does not report its layers may
+have been launched with others than the config names, and its states would be found again after it is launched
+correctly.
 """
 
 import platform
@@ -117,7 +118,10 @@ class ReusableStates:
         return self._files[segment]
 
     def _agrees(self, piece: Piece, batch: Sequence[int]) -> bool:
-        """Return whether the ids of the piece are the batch's: states of other tokens are never taken, even from a damaged index."""
+        """Return whether the ids of the piece are the batch's.
+
+        States of other tokens are never taken, even from a damaged index.
+        """
         ids = torch.cat([self._rows[number].token_ids for number in batch])
         file = self._file(piece.segment)
         if file is None or piece.rows != len(ids) or piece.at + piece.rows > file.shape("token_ids")[0]:

@@ -1,4 +1,4 @@
-"""The `extract` stage: from accepted rows to the target's hidden states, `build/<dataset>/hidden/`, and their stamp."""
+"""The `extract` stage: from accepted rows to the target's hidden states and their stamp."""
 
 import hashlib
 from collections.abc import Iterator
@@ -142,7 +142,8 @@ def _backend(config: Config, model: Path, layer_ids: list[int]) -> Backend:
 def _fill(target: _ShardFolder, backend: Backend, reusable: ReusableStates) -> dict[str, str]:
     """Make every shard, and return the SHA-256 of each by its name.
 
-    A shard that a killed run finished stays, a whole one of an earlier build is linked, the others are made of reused and new states.
+    A shard that a killed run finished stays, a whole one of an earlier build is linked, the others are made of reused
+    and new states.
 
     Raises:
         DiskError: what is to be written does not fit.
@@ -186,7 +187,10 @@ def _fill(target: _ShardFolder, backend: Backend, reusable: ReusableStates) -> d
 
 
 def _partial_key(settings: ExtractSection, selection: Selection, identity: list[Any]) -> str:
-    """Return a digest of all that decides the shards' bytes: settings, rows, and the identity of weights, engine and code."""
+    """Return a digest of all that decides the shards' bytes.
+
+    That is the settings, the rows, and the identity of weights, engine and code.
+    """
     digest = hashlib.sha256(to_json([settings.model_dump(mode="json"), *identity]))
     for row in selection.rows:
         digest.update(to_json([row.id, row.prompt_length, row.checksum]))

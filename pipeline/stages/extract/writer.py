@@ -1,7 +1,7 @@
-"""The writer of shards: in the background, and resumable, since a shard appears whole and is not computed again.
+"""The writer of shards: it works in the background, and a killed run goes on after its last shard.
 
-Partial work lies in `.hidden.partial` beside the out (DVC deletes outs before a rerun, and ignores `*.partial`). `key.json` in it
-identifies what it was made from: with other rows, weights or settings a run starts anew.
+Partial work lies in `.hidden.partial` beside the out (DVC deletes outs before a rerun, and ignores `*.partial`).
+`key.json` in it identifies what it was made from: with other rows, weights or settings a run starts anew.
 """
 
 import shutil
@@ -27,7 +27,10 @@ _IN_FLIGHT = 2
 
 
 def open_partial(hidden: Path, key: str, cache: Kept) -> Path:
-    """Return the folder for partial work. If it was made from something else it is emptied; ``cache`` adopts its known shards."""
+    """Return the folder for partial work.
+
+    If it was made from something else it is emptied, after ``cache`` has adopted its known shards.
+    """
     folder = hidden.with_name(f".{hidden.name}.partial")
     if folder.exists() and not ((folder / _KEY).is_file() and read_json(folder / _KEY) == {"key": key}):
         for shard in sorted(folder.glob("shard-*")):
@@ -71,7 +74,10 @@ def is_done(path: Path, shard: ShardPlan) -> bool:
 
 
 class ShardWriter:
-    """Collects the states of batches and writes a shard after its last batch. Storing overlaps the next forward pass."""
+    """Collects the states of batches and writes a shard after its last batch.
+
+    Storing overlaps the next forward pass.
+    """
 
     def __init__(
         self,

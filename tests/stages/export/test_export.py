@@ -240,5 +240,5 @@ def test_a_checkpoint_of_no_known_dtype_is_not_exported(tmp_path: Path, kimi: Ta
 def test_a_report_that_is_not_whole_is_named(tmp_path: Path, kimi: TargetRecord, report: Any) -> None:
     drafter = random_drafter()
     save_drafter(tmp_path / "checkpoint", drafter.config, drafter.state_dict())
-    with pytest.raises(ArtifactError, match=r"eval.json: is no whole report of an evaluation"):
+    with pytest.raises(ArtifactError, match=r"eval.json: is not a whole report of an evaluation"):
         run(tmp_path, kimi, report)

@@ -185,7 +185,7 @@ def test_states_with_a_flipped_bit_are_refused_and_nothing_learned_of_them_is_ke
     data[len(data) // 2] ^= 1  # among the states: ids have a checksum of their own
     shard.write_bytes(data)
     with pytest.raises(
-        ArtifactError, match=r"a.hidden: the files' digest is \w+, .*a.json says \w+: a file changed after extraction"
+        ArtifactError, match=r"a.hidden: the files' digest is \w+, .*a.json has \w+: a file changed after extraction"
     ):
         train(build, tmp_path, hidden={"a": hidden}, epochs=1, save_every=save_every)
     assert not list(tmp_path.glob("*checkpoint*"))

@@ -1,6 +1,7 @@
-"""The backend that asks a serving engine: bounded concurrency, retries by kind of failure, every row checked before it is stored.
+"""The backend that asks a serving engine, and checks every row before it is stored.
 
-Rows are asked for ahead and handed on in order. After a failure the server's identity is asked for again before the next request.
+Concurrency is bounded, and failures are retried by kind. Rows are asked for ahead and handed on in order. After a
+failure the server's identity is asked for again before the next request.
 """
 
 import asyncio
@@ -101,9 +102,11 @@ class ServerBackend:
     def states(self, batches: Iterable[list[InputRow]]) -> Iterator[States]:
         """Yield the checked states of each batch, in order; rows of later batches are asked for meanwhile.
 
-        Batches that are there already are checked together: then a slow check costs one product with the head for all of them.
+        Batches that are there already are checked together: then a slow check costs one product with the head for all
+        of them.
         """
-        # not asyncio.Runner: it formats every pending result, tensors included, whenever it looks at the signal handlers
+        # not asyncio.Runner: it formats every pending result, tensors included, whenever it looks at the signal
+        # handlers
         loop = asyncio.new_event_loop()
         gate = asyncio.Semaphore(self._engine.concurrency)
         client = loop.run_until_complete(self._client())

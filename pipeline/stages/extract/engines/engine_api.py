@@ -1,4 +1,4 @@
-"""The interface of a serving engine: the states that are wanted, the server's identity, a reply for one row."""
+"""The interface of a serving engine: wanted states, the server's identity, the reply for a row."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass

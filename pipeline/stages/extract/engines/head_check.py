@@ -15,18 +15,20 @@ from pipeline.stages.extract.plan import InputRow
 MARGIN = 0.05
 """Most that the engine's token may lie below the largest logit, as a share of the largest absolute logit.
 
-The engine's choice and ours need not be the same token: two logits may tie, bfloat16 keeps 8 bits (0.4 % of a logit), and an engine
-whose head is float8 (3 bits) moves a logit by about 1 % of the largest, since errors of thousands of products average out. The states
-of other tokens put the engine's token several times further below: typically by half of the largest logit.
-"""
+The engine's choice and ours need not be the same token: two logits may tie, bfloat16 keeps 8 bits (0.4 % of a logit),
+and an engine whose head is float8 (3 bits) moves a logit by about 1 % of the largest, since errors of thousands of
+products average out. The states of other tokens put the engine's token several times further below: typically by half
+of the largest logit."""
 _NORM_TOLERANCE = 0.02
-"""A normed state, divided by the norm's weights, has a root mean square within this of one; others have no reason to."""
+"""A normed state, divided by the norm's weights, has a root mean square within this of one; others have no reason
+to."""
 
 
 def check_next_tokens(ends: Ends, rows: Sequence[InputRow], replies: Sequence[EngineReply], where: str) -> None:
     """Check of each row that head(norm(last state)) gives the engine's next token, within `MARGIN`.
 
-    All rows share one product with the head: reading a large head once a row would cost more than the rest of a row's work.
+    All rows share one product with the head: reading a large head once a row would cost more than the rest of a row's
+    work.
 
     Raises:
         EngineError: with the row's id; training would learn from a wrong teacher.
@@ -69,7 +71,10 @@ def refuse_normed(ends: Ends, replies: Sequence[EngineReply], where: str) -> Non
 
 
 def _is_normed(ends: Ends, states: torch.Tensor) -> bool:
-    """Return whether states [tokens, hidden], divided by the norm's weights, have a mean square of one at every token."""
+    """Return whether states [tokens, hidden] look normed.
+
+    Divided by the norm's weights, normed states have a mean square of one at every token.
+    """
     with torch.inference_mode():
         ones = torch.ones(1, states.shape[-1], dtype=ends.head.dtype, device=ends.head.device)
         scale = ends.norm(ones).float()

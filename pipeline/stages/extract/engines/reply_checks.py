@@ -1,4 +1,4 @@
-"""Check that an engine's reply has the form of a row's states: ids, cache, shape, dtype, finite values."""
+"""Check the form of an engine's reply: ids, cache, shape, dtype, finite values."""
 
 import torch
 

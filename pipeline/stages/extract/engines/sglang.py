@@ -1,8 +1,8 @@
 """SGLang: `/generate` with `return_hidden_states`, on a server that captures auxiliary layers.
 
-States come as JSON numbers in `meta_info.hidden_states`: one list for the prompt, [tokens, layers * hidden]. SGLang counts layers by their
-output: one less than our ids. It returns either auxiliary states or the normed last state, so the last state must be captured as one more
-layer. docs/extract-servers.md names the sources.
+States come as JSON numbers in `meta_info.hidden_states`: one list for the prompt, [tokens, layers * hidden]. SGLang
+counts layers by their output: one less than our ids. It returns either auxiliary states or the normed last state, so
+the last state must be captured as one more layer. docs/extract-servers.md names the sources.
 """
 
 import uuid
@@ -61,7 +61,10 @@ class Sglang:
         return ServerIdentity(engine, names, most_tokens, caching=False, confirms_layers=True)
 
     def request(self, row: InputRow) -> tuple[str, dict[str, Any]]:
-        """Ask with token ids, for one greedy token; the key gives the row a part of the prefix cache of its own, if there is one."""
+        """Ask with token ids, for one greedy token.
+
+        ``extra_key`` gives the row its own part of the prefix cache, if there is a cache.
+        """
         body = {
             "input_ids": row.token_ids.tolist(),
             "sampling_params": {"temperature": 0, "max_new_tokens": 1, "repetition_penalty": 1.0},
@@ -72,7 +75,10 @@ class Sglang:
         return "/generate", body
 
     async def read_reply(self, row: InputRow, document: Any) -> EngineReply:
-        """Read the states from JSON, where any type of at most 32 bits is exact; rounding tells which type they were computed in."""
+        """Read the states from JSON, where any type of at most 32 bits is exact.
+
+        Rounding tells which type they were computed in.
+        """
         at = f"{self._settings.url}: row {row.id!r}"
         try:
             prompt_ids, next_id, about = document["prompt_token_ids"], document["output_ids"][0], document["meta_info"]
@@ -95,9 +101,9 @@ class Sglang:
 
 
 def _as_computed(numbers: torch.Tensor, expected: torch.dtype) -> torch.Tensor:
-    """Return float32 numbers in the type that they were computed in: the narrow type that holds all of them, else float32.
+    """Return float32 numbers in the type that they were computed in.
 
-    Where both narrow types do, ``expected`` decides.
+    It is the narrow type that holds all of them, else float32. If both narrow types do, ``expected`` decides.
     """
     known = torch.nan_to_num(numbers)
     narrow = [dtype for dtype in (torch.bfloat16, torch.float16) if torch.equal(known.to(dtype).float(), known)]

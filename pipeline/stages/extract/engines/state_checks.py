@@ -1,7 +1,7 @@
-"""Check that an engine's states can be those of their row: no state of zeros, none twice, none of another row.
+"""Check an engine's states: no state is zero, none comes twice, none is of another row.
 
-Every check allows what an honest server can return. Two tokens whose embeddings are equal may have equal states, and a token whose
-embedding is zero (a padding token) may have zero states, so the target's embedding decides.
+Every check allows what an honest server can return. Two tokens whose embeddings are equal may have equal states, and a
+token whose embedding is zero (a padding token) may have zero states, so the target's embedding decides.
 """
 
 import hashlib
@@ -55,7 +55,10 @@ class StateChecks:
         )
 
     def _check_repeats(self, row: InputRow, states: torch.Tensor, marks: torch.Tensor, layer: str, at: str) -> None:
-        """Refuse two equal states [hidden] among [tokens, hidden]; ``marks`` int64 [tokens] are equal where states are."""
+        """Refuse two equal states [hidden] among [tokens, hidden].
+
+        ``marks`` int64 [tokens] are equal where states are.
+        """
         _, group, counts = marks.unique(return_inverse=True, return_counts=True)
         first: dict[bytes, int] = {}
         for token in (counts[group] > 1).nonzero().flatten().tolist():

@@ -1,4 +1,4 @@
-"""vLLM: `extract_hidden_states` writes one safetensors file a request into a folder that both sides see.
+"""vLLM: `extract_hidden_states` writes one safetensors file for each request into a shared folder.
 
 docs/extract-servers.md names the sources of the fields and files that are used here.
 """
@@ -82,8 +82,8 @@ class Vllm:
     def request(self, row: InputRow) -> tuple[str, dict[str, Any]]:
         """Ask with token ids as the prompt, and for one greedy token: the engine takes no request without one.
 
-        The penalty is named because vLLM else takes it from the model's generation_config.json, and would write another token than
-        the one with the largest logit.
+        The penalty is named because vLLM else takes it from the model's generation_config.json, and would write another
+        token than the one with the largest logit.
         """
         body = {
             "model": self._spec.model,
@@ -145,7 +145,10 @@ class Vllm:
         return path
 
     def _read(self, path: Path, length: int, at: str) -> tuple[torch.Tensor, list[int]]:
-        """Return states and ids; states of another shape or dtype are not read: only their shape is needed, to refuse them."""
+        """Return states and ids.
+
+        States of another shape or dtype are not read: their shape is enough to refuse them.
+        """
         file = self._open_whole(path, at)
         try:
             shape, dtype = file.shape("hidden_states"), file.dtype("hidden_states")
