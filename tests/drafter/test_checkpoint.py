@@ -1,4 +1,7 @@
-"""Draft vocabulary and checkpoint: what does not fit is refused; near-zero acceptance after an export has its cause here."""
+"""Draft vocabulary and checkpoint: one that does not fit is refused.
+
+Near-zero acceptance after an export has its cause here.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -35,10 +35,23 @@ def case() -> Case:
 @pytest.fixture(scope="module")
 def drafter() -> Drafter:
     config = DrafterConfig(
-        hidden_size=48, intermediate_size=96, num_heads=4, num_kv_heads=2, head_dim=12, vocab_size=512, draft_vocab_size=200, rms_norm_eps=1e-6,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, max_position_embeddings=256, layer_ids=[2, 4, 5], target_layers=8,
-        target_sha256="", target_name="golden", trained_on={}, training={},
-    )  # fmt: skip
+        hidden_size=48,
+        intermediate_size=96,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=12,
+        vocab_size=512,
+        draft_vocab_size=200,
+        rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        max_position_embeddings=256,
+        layer_ids=[2, 4, 5],
+        target_layers=8,
+        target_sha256="",
+        target_name="golden",
+        trained_on={},
+        training={},
+    )
     tensors = load_tensors(GOLDEN / "draft.safetensors")
     return assemble(config, tensors, tensors.pop("embed_tokens.weight"), "golden")
 

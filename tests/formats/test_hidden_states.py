@@ -1,4 +1,4 @@
-"""Hidden states on disk: what is damaged or does not belong together is refused, with both sides named."""
+"""Hidden states on disk: damaged files, and files of different runs, are refused with both sides named."""
 
 import shutil
 from pathlib import Path
@@ -45,7 +45,8 @@ def test_a_shard_cut_short_is_refused_and_not_read_as_zeros(folder: Path, lost: 
     shard(folder).write_bytes(data[:-lost])
     with pytest.raises(
         ArtifactError,
-        match=rf"shard-00000.safetensors: not a whole safetensors file \({len(data) - lost:,} bytes; its header announces {len(data):,}\)",
+        match=rf"shard-00000.safetensors: not a whole safetensors file "
+        rf"\({len(data) - lost:,} bytes; its header announces {len(data):,}\)",
     ):
         HiddenStates(folder)
 

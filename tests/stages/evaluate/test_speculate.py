@@ -52,7 +52,10 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def drafter(target: Target) -> Drafter:
-    """A drafter that is sometimes right: it says the target's own head on a random layer, over half of the vocabulary."""
+    """Return a drafter that is sometimes right.
+
+    It applies the target's head to a random layer, over half of the vocabulary.
+    """
     used = torch.arange(0, VOCAB, 2)
     drafter = Drafter(drafter_config(draft_vocab_size=len(used)), target.model.get_input_embeddings().weight, used)
     initialize(drafter, target.head.weight[used], 0)
@@ -60,7 +63,7 @@ def drafter(target: Target) -> Drafter:
 
 
 def reference(target: Target, prompt: list[int]) -> list[int]:
-    """Greedy decoding without any cache: the whole text anew for each token."""
+    """Decode greedily without a cache: compute the whole text anew for each token."""
     written: list[int] = []
     with torch.inference_mode():
         while len(written) < MOST and (not written or written[-1] != END):
@@ -103,7 +106,7 @@ def test_an_oracle_reaches_the_most_there_is_and_a_useless_drafter_gets_one(
 
 
 class Half:
-    """Proposes right tokens up to a number of drafts that changes with each round, then wrong ones: every kind of gap in the cache."""
+    """Proposes right tokens up to a number that changes with each round, then wrong ones: every kind of gap."""
 
     def __init__(self, answers: list[list[int]]) -> None:
         self._oracle, self._round = Oracle(answers), 0
@@ -117,7 +120,7 @@ class Half:
         return drafts
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no cache."""
 
 
 def test_rejected_tokens_leave_no_trace_in_the_targets_cache(target: Target, prompts: list[list[int]]) -> None:

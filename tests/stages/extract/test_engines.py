@@ -1,4 +1,4 @@
-"""The backends that are servers, against a server that speaks as vLLM and as SGLang do."""
+"""The server backends, against a server with the interfaces of vLLM and SGLang."""
 
 import itertools
 import json
@@ -27,12 +27,12 @@ pytestmark = pytest.mark.slow
 
 KINDS = ["vllm", "sglang"]
 ALONE: dict[str, Any] = {"tokens_per_batch": 1}
-"""Each row by itself in the transformers backend too: then the same code gives the same bits."""
+"""Settings by which the transformers backend computes each row alone: then the same code gives the same bits."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _shapes_are_made_once() -> Iterator[None]:
-    """Two seconds in ten of these tests would go into making the same model on the device `meta`."""
+    """Make the model on the device `meta` once: for each test anew it would take a fifth of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server_module, "open_shape", cache(open_shape))
         patch.setattr(server_module, "open_ends", cache(open_ends))
@@ -73,7 +73,7 @@ def section(server: EngineServer, **changes: Any) -> EngineSection:
 def extract(
     build: Build, server: EngineServer, tmp_path: Path, rows: Any = None, name: str = "", **changes: Any
 ) -> Path:
-    """Run the stage over the server; settings of the engine are given as ``engine``."""
+    """Run the stage with the server; ``engine`` has settings of the engine."""
     engine = section(server, **changes.pop("engine", {}))
     name = name or f"{tmp_path.name}-{server.kind}"
     return build.extract(
@@ -149,7 +149,7 @@ def spoil(states: torch.Tensor) -> torch.Tensor:
 
 
 def normed(states: torch.Tensor) -> torch.Tensor:
-    """Weights of the tiny model's norm are not one, so the scale is taken from them."""
+    """Return states whose last layer is normed, with the norm's weights, which are not one."""
     states = states.clone()
     states[:, -1] = NORMED.norm(states[:, -1])
     return states
@@ -224,22 +224,61 @@ def document(**changes: Any) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "says", "message"),
     [
-        ("vllm", {"/metrics": b'vllm:cache_config_info{enable_prefix_caching="True"} 1.0'}, "prefix caching is on.*--no-enable-prefix-caching"),
+        (
+            "vllm",
+            {"/metrics": b'vllm:cache_config_info{enable_prefix_caching="True"} 1.0'},
+            "prefix caching is on.*--no-enable-prefix-caching",
+        ),
         ("vllm", {"/metrics": b""}, "does not report whether it caches prefixes"),
-        ("vllm", {"/server_info?config_format=json": b'{"c": "{\\n \\"eagle_aux_hidden_state_layer_ids\\": [\\n 3,\\n 5, 6, 8 ]"}'}, r"launched for layers \[3, 5, 6, 8\].*need \[2, 4, 5, 8\]"),
+        (
+            "vllm",
+            {
+                "/server_info?config_format=json": (
+                    b'{"c": "{\\n \\"eagle_aux_hidden_state_layer_ids\\": [\\n 3,\\n 5, 6, 8 ]"}'
+                )
+            },
+            r"launched for layers \[3, 5, 6, 8\].*need \[2, 4, 5, 8\]",
+        ),
         ("vllm", {"/version": b""}, "is this a vLLM server"),
-        ("vllm", {"/v1/models": document(data=[{"id": "other", "root": "org/other"}])}, "serves org/other alias other; the target is .*model"),
+        (
+            "vllm",
+            {"/v1/models": document(data=[{"id": "other", "root": "org/other"}])},
+            "serves org/other alias other; the target is .*model",
+        ),
         ("vllm", {"/v1/models": document(data=[{"id": "served", "root": "?", "max_model_len": 20}])}, "the target is"),
         ("vllm", {"/v1/models": document(data=["served"])}, "is this a vLLM server"),
-        ("vllm", {"/v1/models": document(data=[{"id": "served", "max_model_len": "20"}])}, "max_model_len is '20'; a whole number is needed"),
+        (
+            "vllm",
+            {"/v1/models": document(data=[{"id": "served", "max_model_len": "20"}])},
+            "max_model_len is '20'; a whole number is needed",
+        ),
         ("sglang", {"/v1/models": document(data=["served"])}, "is this an SGLang server"),
         ("sglang", {"/server_info": document(version="1")}, "prefix caching is on.*--disable-radix-cache"),
-        ("sglang", {"/server_info": document(version="1", disable_radix_cache=True)}, "without --enable-return-aux-hidden-states"),
-        ("sglang", {"/server_info": document(version="1", disable_radix_cache=True, enable_return_aux_hidden_states=True, return_aux_hidden_state_layer_ids=[2, 4, 5, 7])}, r"launched for layers \[2, 4, 5, 7\].*need \[1, 3, 4, 7\]"),
-        ("sglang", {"/server_info": document(version="1", disable_radix_cache=True, enable_return_aux_hidden_states=True)}, "launched for layers .*none named"),
+        (
+            "sglang",
+            {"/server_info": document(version="1", disable_radix_cache=True)},
+            "without --enable-return-aux-hidden-states",
+        ),
+        (
+            "sglang",
+            {
+                "/server_info": document(
+                    version="1",
+                    disable_radix_cache=True,
+                    enable_return_aux_hidden_states=True,
+                    return_aux_hidden_state_layer_ids=[2, 4, 5, 7],
+                )
+            },
+            r"launched for layers \[2, 4, 5, 7\].*need \[1, 3, 4, 7\]",
+        ),
+        (
+            "sglang",
+            {"/server_info": document(version="1", disable_radix_cache=True, enable_return_aux_hidden_states=True)},
+            "launched for layers .*none named",
+        ),
         ("sglang", {"/model_info": document(model_path="org/other")}, "serves org/other; the target is"),
     ],
-)  # fmt: skip
+)
 def test_a_server_that_is_launched_otherwise_or_serves_something_else_is_refused(
     build: Build, server: EngineServer, tmp_path: Path, kind: str, says: dict[str, bytes], message: str
 ) -> None:
@@ -307,7 +346,7 @@ def test_a_file_of_another_rows_tokens_is_refused(build: Build, server: EngineSe
 def test_a_file_that_never_comes_is_asked_for_again_and_then_given_up(
     build: Build, server: EngineServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that goes half a minute at each look."""
+    """A clock that advances half a minute at each look replaces the real one."""
     looks = itertools.count()
     monkeypatch.setattr(
         "pipeline.stages.extract.engines.vllm.time",

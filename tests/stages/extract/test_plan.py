@@ -1,4 +1,4 @@
-"""What is computed, in which batches and shards."""
+"""Selection of rows, batches and shards."""
 
 import random
 from itertools import pairwise
@@ -63,7 +63,7 @@ SHAPES = [(str(number), 1, 19 + number * 37 % 981) for number in range(1200)]
 
 
 def changed_share(before: list[InputRow], after: list[InputRow], *, padded: bool) -> float:
-    """Share of the tokens that lie in batches which there were not before."""
+    """Return the share of the tokens that are in batches that did not exist before."""
     known = {tuple(before[n].checksum for n in batch) for batch in batches(before, 2048, padded=padded)}
     new = [
         batch for batch in batches(after, 2048, padded=padded) if tuple(after[n].checksum for n in batch) not in known

@@ -34,7 +34,7 @@ def build(tmp_path: Path, kimi: TargetRecord, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Tokens of each batch that the target ran over."""
+    """Return a list that gets the number of tokens of each batch that the target computes."""
     seen: list[int] = []
 
     def counting(target: Any, layer_ids: list[int], rows: list[Any], *, packed: bool) -> Any:
@@ -46,14 +46,14 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def clean(build: Build, rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Digest of what a build without reuse writes."""
+    """Return the digest of the states of a build without reuse."""
     with monkeypatch.context() as patched:
         patched.setenv("AERIE_REUSE", "off")
         return sha256_folder(build.extract(rows, "clean", **SETTINGS))
 
 
 def commit(hidden: Path, clone: Path) -> None:
-    """Move an out into DVC's cache, as DVC does after a stage, and away from the workspace, as it does before the next run."""
+    """Move an out into DVC's cache and out of the workspace, as DVC does after and before a stage."""
     for path in hidden.iterdir():
         md5 = hashlib.md5(path.read_bytes()).hexdigest()
         to = clone / ".dvc" / "cache" / "files" / "md5" / md5[:2] / md5[2:]
@@ -120,7 +120,7 @@ def test_other_weights_layers_or_dtypes_take_nothing(build: Build, computed: lis
 
 SIX = random_rows([(f"row-{number}", 5, 15) for number in range(6)])
 REPORT = b'{"c": "{\\n \\"eagle_aux_hidden_state_layer_ids\\": [2, 4, 5, 8]"}'
-"""What vLLM says of its layers in its development mode."""
+"""vLLM's report of its layers in its development mode."""
 
 
 def ask(build: Build, server: EngineServer, name: str, rows: list[dict[str, Any]] = SIX) -> Path:
@@ -131,7 +131,7 @@ def ask(build: Build, server: EngineServer, name: str, rows: list[dict[str, Any]
 def test_states_of_a_server_that_was_launched_for_other_layers_do_not_outlive_its_correct_launch(
     build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Four layers and the right last one: nothing in the replies of a server that does not report its layers shows the fault."""
+    """The number of layers and the last one are right, so no reply shows the fault."""
     expected = HiddenStates(build.extract(SIX, "local", tokens_per_batch=1))
     with EngineServer("vllm", build.model, [1, 3, 6, LAYERS], tmp_path) as wrong:
         found = HiddenStates(ask(build, wrong, "data"))

@@ -35,7 +35,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 CLOSE: dict[str, Any] = {"atol": 3e-4, "rtol": 1e-4}
-"""Of states as large as tens: a batch's size changes the order of sums, so the last bits of float32."""
+"""Tolerance of states as large as tens: a batch's size changes the order of sums, and so their last bits."""
 
 
 @pytest.fixture(scope="module")
@@ -124,10 +124,17 @@ def test_the_manifest_names_convention_layers_and_modules_and_the_stamp_counts(
     build: Build, stored: HiddenStates
 ) -> None:
     assert stored.manifest == Manifest(
-        layer_ids=[2, 4, 5], layer_names=["model.layers.2", "model.layers.4", "model.layers.5"], norm_name="model.norm", num_layers=LAYERS, hidden_size=WIDTH,
-        dtype="float32", vocab_size=VOCAB, target_sha256=find_source(build.model).sha256, backend="transformers",
+        layer_ids=[2, 4, 5],
+        layer_names=["model.layers.2", "model.layers.4", "model.layers.5"],
+        norm_name="model.norm",
+        num_layers=LAYERS,
+        hidden_size=WIDTH,
+        dtype="float32",
+        vocab_size=VOCAB,
+        target_sha256=find_source(build.model).sha256,
+        backend="transformers",
         engine=f"transformers {transformers.__version__}",
-    )  # fmt: skip
+    )
     stamp = read_model(build.stamps / "data.json", Stamp)
     supervised = sum(completion for _, _, completion in ROWS)
     assert (stamp.rows, stamp.tokens, stamp.supervised_tokens) == (
@@ -166,7 +173,8 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(build: B
     whole = sha256_folder(build.extract(rows, "whole", **settings))
     partial = build.hidden("killed").with_name(".hidden.partial")
     script = (
-        "import sys, time; from pathlib import Path; from pipeline.stages.extract import stage; from pipeline.stages.extract.local import LocalBackend\n"
+        "import sys, time; from pathlib import Path; from pipeline.stages.extract import stage; from "
+        "pipeline.stages.extract.local import LocalBackend\n"
         "from tests.tiny import extract_settings\n"
         "b, settings, partial, compute = Path(sys.argv[1]), eval(sys.argv[2]), Path(sys.argv[3]), LocalBackend.states\n"
         "def ends_by_a_kill_only(backend, batches):\n"
@@ -174,7 +182,8 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(build: B
         "        yield states\n"
         "        while len(list(partial.glob('shard-*'))) >= 20: time.sleep(0.1)\n"
         "LocalBackend.states = ends_by_a_kill_only\n"
-        "stage.run(stage.Config(extract=extract_settings(**settings)), accepted=b/'whole/accepted.parquet', verdict=b/'gate.json', record=b/'fingerprint.json',\n"
+        "stage.run(stage.Config(extract=extract_settings(**settings)), accepted=b/'whole/accepted.parquet', "
+        "verdict=b/'gate.json', record=b/'fingerprint.json',\n"
         "          model=b/'model', hidden=b/'killed/hidden', stamp=b/'extracted/killed.json')\n"
     )
     run = subprocess.Popen(
@@ -277,9 +286,15 @@ def families() -> dict[str, Any]:
     import transformers as t
 
     common: dict[str, Any] = {
-        "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "max_position_embeddings": 256, "initializer_range": 0.3,
-    }  # fmt: skip
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 7,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.3,
+    }
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
     vision = t.CLIPVisionConfig(
         hidden_size=16,
@@ -380,7 +395,8 @@ def test_a_head_that_a_drafter_cannot_have_is_refused_before_anything_is_compute
     model.lm_head = torch.nn.Identity()
     with pytest.raises(
         InputError,
-        match=r"no output head in Qwen3ForCausalLM: its get_output_embeddings\(\) gives Identity, .* it has \['model', 'lm_head'\]",
+        match=r"no output head in Qwen3ForCausalLM: its get_output_embeddings\(\) gives Identity, "
+        r".* it has \['model', 'lm_head'\]",
     ):
         Target(model, source)
 
@@ -440,7 +456,8 @@ def test_a_file_that_the_checkpoints_index_names_and_is_not_there_is_named(tmp_p
         (
             2,
             "cut",
-            "extract: 0 of 6 accepted rows; left out: 6 no_supervised_tokens; none is left: raise extract.max_length, which is 2",
+            "extract: 0 of 6 accepted rows; left out: 6 no_supervised_tokens; none is left: raise extract.max_length, "
+            "which is 2",
         ),
         (512, "cut", "extract: 6 of 6 accepted rows\n"),
     ],

@@ -116,12 +116,14 @@ FAULTS: dict[str, tuple[Any, list[dict[str, Any]], str]] = {
     "5 of 20 zero": (
         lambda server: last_zero(5),
         TWENTIES,
-        r"row 'row-5': the state of layer 2 is zero at 5 of 20 tokens, first at token 15: the file was read before .* run",
+        r"row 'row-5': the state of layer 2 is zero at 5 of 20 tokens, first at token 15: the file was read before .* "
+        r"run",
     ),
     "9 of 36 zero": (
         lambda server: last_zero(9),
         THIRTY_SIXES,
-        r"row 'row-5': the state of layer 2 is zero at 9 of 36 tokens, first at token 27: the file was read before .* run",
+        r"row 'row-5': the state of layer 2 is zero at 9 of 36 tokens, first at token 27: the file was read before .* "
+        r"run",
     ),
     "a chunk without the first": (
         second_half_alone,

@@ -1,4 +1,7 @@
-"""Training: the same bits every time, also after a kill and over several processes; refuses what does not belong together."""
+"""Training gives the same bits every time, also after a kill and over several processes.
+
+It refuses what does not belong together.
+"""
 
 import shutil
 import subprocess
@@ -169,7 +172,8 @@ def test_a_row_with_damaged_states_is_named_and_not_taken_for_divergence(
     write_json(stamps / "a.json", {**read_json(stamps / "a.json"), "sha256": sha256_folder(hidden)})
     with pytest.raises(
         ArtifactError,
-        match=rf"{at.shard}: row '{row.id}': {name} is not finite at 1 of {row.length} tokens, first at {row.prompt_length}:",
+        match=rf"{at.shard}: row '{row.id}': {name} is not finite at 1 of {row.length} tokens, "
+        rf"first at {row.prompt_length}:",
     ):
         train(build, tmp_path, hidden={"a": hidden}, stamps=stamps, epochs=1)
     assert not (tmp_path / "checkpoint").exists()
@@ -269,13 +273,13 @@ def test_processes_that_would_go_on_from_different_steps_are_stopped(monkeypatch
     monkeypatch.setattr(ProcessGroup, "total", lambda _self, _steps: torch.tensor([40, 0]))
     with pytest.raises(
         ArtifactError,
-        match=r"different steps, \[40, 0\] by rank: build/drafter must lie on storage that all machines share",
+        match=r"different steps, \[40, 0\] by rank: build/drafter must be on storage that all machines share",
     ):
         ProcessGroup(0, 2).agree(40, torch.device("cpu"))
 
 
 def test_the_loss_is_a_weighted_mean(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights all alike change nothing; a row of weight 2 counts as two of it."""
+    """Equal weights change nothing; a row of weight 2 counts as two rows."""
     learner, corpus = learner_of(build)
     (first, second) = schedule(corpus, learner.settings)[0][0][0][:2]
     plain = learner.step([corpus.packed([first, second])], 0.0)
@@ -301,7 +305,8 @@ b, out = Path(sys.argv[1]), Path(sys.argv[2])
 def run(parallel):
     config = stage.Config(train=train_settings(accumulate=3, save_every=1, parallel=parallel), names=["a", "b"])
     folder = out/parallel
-    stage.run(config, stamps=b/"extracted", hidden={n: b/n/"hidden" for n in "ab"}, record=b/"fingerprint.json", model=b/"model", checkpoint=folder/"checkpoint", log=folder/"log.csv")
+    stage.run(config, stamps=b/"extracted", hidden={n: b/n/"hidden" for n in "ab"}, record=b/"fingerprint.json",
+              model=b/"model", checkpoint=folder/"checkpoint", log=folder/"log.csv")
 step, done = Learner.step, []
 def killed_in_the_fourth_step(learner, packs, rate):
     done.append(learner.sharded)
@@ -316,7 +321,7 @@ with joined("cpu") as group:
         run("fsdp")
     except KeyboardInterrupt:
         assert done == [True] * 4
-        distributed.barrier()  # one whose process was killed starts anew after all have ended: the first has written its file
+        distributed.barrier()  # a killed process starts anew after all have ended: the first has written its file
     Learner.step = step
     run("fsdp")
 """
@@ -424,7 +429,7 @@ def test_a_missing_stamp_and_a_left_over_one_are_named(build: Build) -> None:
 
 
 def test_states_of_another_target_are_refused(build: Build) -> None:
-    with pytest.raises(ArtifactError, match=f"hidden states are of target .*; the weights at hand are {'f' * 16}"):
+    with pytest.raises(ArtifactError, match=f"hidden states are of target .*; this build's weights are {'f' * 16}"):
         open_corpus_of(build, target="f" * 64)
 
 
@@ -460,7 +465,7 @@ def test_a_stamp_that_disagrees_with_its_folder_is_refused(tmp_path: Path, kimi:
     build.extract(random_rows(SHAPES), "a")
     stamp = build.stamps / "a.json"
     whole = read_json(stamp)
-    for change, said in (({"rows": 3}, "says 3 rows"), ({"tokens": 5}, "of 5 tokens"), ({"dataset": "b"}, "for 'b'")):
+    for change, said in (({"rows": 3}, "has 3 rows"), ({"tokens": 5}, "of 5 tokens"), ({"dataset": "b"}, "for 'b'")):
         write_json(stamp, {**whole, **change})
         with pytest.raises(ArtifactError, match=rf"has 24 rows of \d+ tokens; its stamp .*{said}"):
             open_corpus_of(build, names=("a",))
