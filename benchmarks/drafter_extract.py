@@ -34,7 +34,7 @@ from pipeline.stages.extract import stage
 from pipeline.stages.extract.config import ExtractSection
 from pipeline.stages.extract.forward import pack_attention, run_packed
 from pipeline.stages.extract.local import LocalBackend
-from pipeline.stages.extract.plan import Row, batches, bytes_per_token, select, shards
+from pipeline.stages.extract.plan import InputRow, batches, bytes_per_token, select, shards
 from pipeline.stages.extract.writer import ShardWriter
 from tests.parquet import write_rows
 
@@ -87,8 +87,8 @@ def accepted_rows(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def padding(rows: list[Row], tokens: int) -> float:
-    """Return the share of padding in the computed tokens if batches are padded instead of packed."""
+def padding(rows: list[InputRow], tokens: int) -> float:
+    """Share of the tokens computed that is padding, where batches have to be padded."""
     computed = sum(
         max(len(rows[n].token_ids) for n in batch) * len(batch) for batch in batches(rows, tokens, padded=True)
     )

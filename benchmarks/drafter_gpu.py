@@ -30,7 +30,7 @@ from pipeline.model.weights.source import WeightsSource
 from pipeline.model.weights.target import Target
 from pipeline.stages.extract.config import ExtractSection
 from pipeline.stages.train.config import TrainSection
-from pipeline.stages.train.loop import Learner
+from pipeline.stages.train.learner import Learner
 
 
 @dataclass(frozen=True)

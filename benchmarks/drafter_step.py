@@ -28,11 +28,11 @@ from benchmarks.results import in_a_process, save
 from pipeline.drafter.config import DrafterConfig
 from pipeline.drafter.drafter import Drafter, initialize
 from pipeline.drafter.objective import loss_of_steps
-from pipeline.drafter.unroll import Pack, Plan, plan_unroll
+from pipeline.drafter.unroll import Pack, UnrollPlan, plan_unroll
 from pipeline.model.weights.ends import Ends
 from pipeline.model.weights.source import WeightsSource
 from pipeline.stages.train.config import TrainSection
-from pipeline.stages.train.loop import Learner
+from pipeline.stages.train.learner import Learner
 
 VARIANTS = ["ours", "dense", "growing", "growing-attention"]
 DECAY = 0.8
@@ -78,8 +78,8 @@ def make(length: int, prompt: int, hidden: int, vocab: int, steps: int) -> tuple
     )
 
 
-def unroll_dense(drafter: Drafter, aux: torch.Tensor, plan: Plan, *, growing: bool) -> Iterator[torch.Tensor]:
-    """Yield the states of the same steps, with a dense mask over the keys of all steps or of the steps so far."""
+def unroll_dense(drafter: Drafter, aux: torch.Tensor, plan: UnrollPlan, *, growing: bool) -> Iterator[torch.Tensor]:
+    """Give the same steps with a dense mask over the keys of all steps, or of those so far."""
     layer, count, steps = drafter.midlayer, len(plan.inputs), len(plan.embedded)
     hidden = drafter.fuse(aux[plan.inputs])[None]
     later = 0 if growing else count

@@ -1,4 +1,4 @@
-"""Fixtures of all tests: the real Kimi-K2.5 vocabulary, the shared cases if they exist, and no network but loopback."""
+"""Fixtures of all tests: the real Kimi-K2.5 vocabulary, the reported cases, and no network but loopback."""
 
 import contextlib
 import fcntl
@@ -25,7 +25,8 @@ from tests.workspace import ROOT as ROOT
 if TYPE_CHECKING:
     from tests.stand_in import StandIn
 
-SHARED = ROOT.parent / "shared"
+DATA = ROOT / "tests" / "data"
+"""Files that tests read; a missing one is a failure."""
 SLOW = "\npytestmark = pytest.mark.slow\n"
 SHARE = 1 if os.environ.get("AERIE_TESTS") == "all" else 5
 """The longest series try every fifth member; with AERIE_TESTS=all every member."""
@@ -153,10 +154,9 @@ def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], obje
     return folder
 
 
-def shared_cases(area: str) -> list[dict[str, Any]]:
-    """Return the real-world cases of an area; none if the folder of shared cases does not exist."""
-    path = SHARED / "cases" / "cases.jsonl"
-    if not path.exists():
-        return []
-    rows = [json.loads(line) for line in path.read_text("utf-8").split("\n") if line]
-    return [row for row in rows if row["area"].startswith(area)]
+def reported_cases(area: str) -> list[dict[str, Any]]:
+    """Return the cases of an area that were made from public bug reports: `1` provider shapes, `2` token identity."""
+    lines = (DATA / "reported_cases.jsonl").read_text("utf-8").split("\n")
+    cases = [case for case in map(json.loads, filter(None, lines)) if case["area"].startswith(area)]
+    assert cases, f"no case of area {area}"
+    return cases

@@ -1,4 +1,4 @@
-"""The drafter's benchmarks measure what they say, run where there is no GPU, and its guide names tests that exist."""
+"""The drafter's benchmarks are right and run without a GPU, and its guide names tests that exist."""
 
 import re
 

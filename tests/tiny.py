@@ -1,4 +1,4 @@
-"""Small models and data for tests of hidden states and drafters: a random target, rows for it, a random drafter."""
+"""Small real objects for the tests of hidden states and drafters: a random target, rows, a drafter."""
 
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,16 @@ def save_target(folder: Path, seed: int = 0, **changes: Any) -> Path:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     sizes: dict[str, Any] = {
-        "vocab_size": VOCAB, "hidden_size": WIDTH, "intermediate_size": 48, "num_hidden_layers": LAYERS,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
-        "tie_word_embeddings": False, "initializer_range": 0.3,
-    }  # fmt: skip
+        "vocab_size": VOCAB,
+        "hidden_size": WIDTH,
+        "intermediate_size": 48,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.3,
+    }
     torch.manual_seed(seed)
     model = LlamaForCausalLM(LlamaConfig(**{**sizes, **changes}))
     with torch.no_grad():
@@ -52,10 +58,19 @@ def save_record(path: Path, kimi: TargetRecord, vocab_size: int = VOCAB) -> Path
 def token_row(name: str, prompt: list[int], completion: list[int]) -> dict[str, Any]:
     """Return a row of accepted.parquet."""
     return {
-        "id": name, "prompt_ids": prompt, "completion_ids": completion, "evidence": "ids", "count_delta": 0,
-        "billed_tokens": len(completion), "finish_reason": "stop", "provider": "test", "segments": [], "notes": [],
-        "status": "accept", "reason": None,
-    }  # fmt: skip
+        "id": name,
+        "prompt_ids": prompt,
+        "completion_ids": completion,
+        "evidence": "ids",
+        "count_delta": 0,
+        "billed_tokens": len(completion),
+        "finish_reason": "stop",
+        "provider": "test",
+        "segments": [],
+        "notes": [],
+        "status": "accept",
+        "reason": None,
+    }
 
 
 def random_rows(shapes: list[tuple[str, int, int]], vocab_size: int = VOCAB, seed: int = 0) -> list[dict[str, Any]]:
@@ -127,13 +142,24 @@ class Build:
 def drafter_config(**changes: Any) -> DrafterConfig:
     """Return the config of a small drafter with grouped key heads."""
     sizes: dict[str, Any] = {
-        "hidden_size": WIDTH, "intermediate_size": 48, "num_heads": 4, "num_kv_heads": 2, "head_dim": 8,
-        "vocab_size": VOCAB, "draft_vocab_size": 50, "rms_norm_eps": 1e-6,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}, "max_position_embeddings": 512,
-        "layer_ids": [2, 4, 5], "target_layers": LAYERS, "target_sha256": "t" * 64, "target_name": "tiny",
-        "target_architectures": ["LlamaForCausalLM"], "trained_on": {"data": "d" * 64},
+        "hidden_size": WIDTH,
+        "intermediate_size": 48,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_dim": 8,
+        "vocab_size": VOCAB,
+        "draft_vocab_size": 50,
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "max_position_embeddings": 512,
+        "layer_ids": [2, 4, 5],
+        "target_layers": LAYERS,
+        "target_sha256": "t" * 64,
+        "target_name": "tiny",
+        "target_architectures": ["LlamaForCausalLM"],
+        "trained_on": {"data": "d" * 64},
         "training": {"dtype": "float32"},
-    }  # fmt: skip
+    }
     return DrafterConfig(**{**sizes, **changes})
 
 

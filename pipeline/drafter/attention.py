@@ -1,9 +1,9 @@
-"""Attention of a training-time-test step: one causal block over the step-0 keys, plus one diagonal key for each later step.
+"""Attention of one step of the training-time test: a causal block, a diagonal for each later step.
 
-Step j's query at row t sees the step-0 keys of its own document up to t, and of steps 1..j only its own row's key. Written as a
-dense mask that is [L, (j+1) L]; written so it costs L^2/2 + j L a step. Each part has its own softmax; their log-denominators say
-what share of the whole each has. Only those are kept for the backward pass, which computes the probabilities again block by block
-(as in FlashAttention, arXiv 2205.14135), so memory grows with L and not with L^2.
+Step j's query at row t sees the step-0 keys of its own document up to t, and of steps 1..j only its own row's key. A
+dense mask for that is [L, (j+1) L]; this form costs L^2/2 + j L for a step. Each part has its own softmax, and the
+log-denominators give the share of each in the whole. Only they are kept for the backward pass, which computes the
+probabilities again block by block (as in FlashAttention, arXiv 2205.14135), so memory grows with L and not with L^2.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 SMALLEST, LARGEST = 64, 256
-"""Query rows computed at a time: about as many as a conversation is long, or short ones would be multiplied with their neighbours for nothing."""
+"""Limits of the query rows of a block. It has about the length of a conversation: a larger block would multiply short
+ones with neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +26,22 @@ class Block:
     low: int
     high: int
     hidden: torch.Tensor
-    """Bool [stop - start, shown]: true where a query must not look, of the columns from ``edge`` on; all queries see those before."""
+    """Bool [stop - start, high - low - edge]: keys that a query must not see, from column ``edge`` on; all queries see
+    the columns before."""
     edge: int
 
 
 def block_size(lengths: Sequence[int]) -> int:
-    """Rows of a block for conversations of these lengths."""
+    """Return the rows of a block for conversations of these lengths."""
     mean = sum(lengths) // max(1, len(lengths))
     return max(SMALLEST, min(LARGEST, mean))
 
 
 def plan_blocks(first: torch.Tensor, last: torch.Tensor, size: int = LARGEST) -> list[Block]:
-    """Cut queries into blocks. Query n may see keys [first[n], last[n]]; both are int64 [queries] on the CPU and never fall."""
+    """Cut queries into blocks. Query n may see keys [first[n], last[n]].
+
+    Both are int64 [queries] on the CPU, and not decreasing.
+    """
     blocks = []
     for start in range(0, len(first), size):
         stop = min(start + size, len(first))
@@ -54,12 +59,15 @@ def to_device(blocks: list[Block], device: torch.device) -> list[Block]:
 
 
 def _grouped(rows: torch.Tensor, kv_heads: int) -> torch.Tensor:
-    """[heads, rows, dim] to [kv_heads, group * rows, dim]: queries that share a key head lie together."""
+    """Reshape [heads, rows, dim] to [kv_heads, group * rows, dim]: queries that share a key head are together."""
     return rows.reshape(kv_heads, -1, rows.shape[-1])
 
 
 def _scores(q: torch.Tensor, k0: torch.Tensor, block: Block) -> torch.Tensor:
-    """Float32 scores [heads, block rows, block keys] of scaled queries against the step-0 keys, minus infinity where hidden."""
+    """Return float32 scores [heads, block rows, block keys] of scaled queries and step-0 keys.
+
+    Hidden keys score minus infinity.
+    """
     rows = q[:, block.start : block.stop]
     scores = _grouped(rows, k0.shape[0]) @ k0[:, block.low : block.high].transpose(1, 2)
     scores = scores.float().view(*rows.shape[:2], -1)
@@ -68,17 +76,20 @@ def _scores(q: torch.Tensor, k0: torch.Tensor, block: Block) -> torch.Tensor:
 
 
 def _spread(rows: torch.Tensor, heads: int) -> torch.Tensor:
-    """[kv_heads, rows, dim] to [heads, rows, dim]: each key head repeated for the queries that share it."""
+    """Repeat [kv_heads, rows, dim] to [heads, rows, dim]: each key head for the queries that share it."""
     return rows.repeat_interleave(heads // rows.shape[0], 0) if rows.shape[0] != heads else rows
 
 
 def _softmax(scores: torch.Tensor) -> torch.Tensor:
-    """In place: in torch this is one pass near the processor, where an exponential and a sum are several over all of memory."""
+    """Compute the softmax in place.
+
+    Torch does it in one pass over memory; an exponential and a sum take several.
+    """
     return torch.softmax(scores, -1, out=scores)
 
 
 class _CausalDiagonal(torch.autograd.Function):
-    """Queries come scaled."""
+    """The attention with its gradient; queries are scaled already."""
 
     @staticmethod
     def forward(
@@ -93,9 +104,8 @@ class _CausalDiagonal(torch.autograd.Function):
             scores = _scores(q, k0, block)
             top[:, at] = scores.amax(-1)
             weights = _softmax(scores)
-            lse[:, at] = -weights.amax(
-                -1
-            ).log()  # above the highest score: of large scores the sum of both would lose digits
+            # relative to the highest score: the sum of both would lose digits for large scores
+            lse[:, at] = -weights.amax(-1).log()
             out[:, at] = (_grouped(weights.to(v0.dtype), v0.shape[0]) @ v0[:, block.low : block.high]).reshape(
                 heads, -1, q.shape[-1]
             )
@@ -145,7 +155,7 @@ class _CausalDiagonal(torch.autograd.Function):
         inner: torch.Tensor,
         dq: torch.Tensor,
     ) -> list[torch.Tensor]:
-        """Gradients of one step's own key and value; adds the query's share to ``dq``."""
+        """Return the gradients of one step's own key and value, and add the query's to ``dq``."""
         wide_key, wide_value = _spread(key, len(q)), _spread(value, len(q))
         weights = ((q * wide_key).sum(-1).float() - lse).exp()
         slopes = (weights * ((grad * wide_value).sum(-1).float() - inner))[..., None].to(q.dtype)
@@ -162,7 +172,20 @@ def causal_diagonal(
     blocks: list[Block],
     scale: float,
 ) -> torch.Tensor:
-    """Attend from q [heads, queries, dim] to k0, v0 [kv_heads, keys, dim] and to each query's own (key, value) [kv_heads, queries, dim] of later steps."""
+    """Attend to the step-0 keys, and to each query's own keys of later steps.
+
+    Args:
+        q: [heads, queries, dim].
+        k0: step-0 keys [kv_heads, keys, dim].
+        v0: step-0 values, as ``k0``.
+        diagonals: for each later step the own (key, value) of each query, [kv_heads, queries, dim].
+        blocks: the keys that queries may see.
+        scale: factor on the scores.
+
+    Returns:
+        [heads, queries, dim].
+
+    """
     flat = [part for pair in diagonals for part in pair]
     attended: torch.Tensor = _CausalDiagonal.apply(q * scale, k0, v0, blocks, *flat)  # type: ignore[no-untyped-call]
     return attended

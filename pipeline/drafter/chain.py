@@ -1,7 +1,8 @@
 """Chain drafting with a KV cache, for a batch of conversations of different lengths.
 
-The cache keeps slots in the order of computing; a slot that does not count (padding, a rejected draft) stays there and is masked.
-Committed slots come from the target's own states; those of a draft in progress are dropped when the target has judged it.
+The cache keeps slots in the order of computation; a slot that does not count (padding, a rejected draft) stays and is
+masked. Committed slots come from the target's states; the slots of a draft in progress are dropped after the target has
+verified it.
 """
 
 import torch
@@ -11,20 +12,20 @@ from pipeline.drafter.drafter import Drafter
 
 
 class DraftCache:
-    """Keys and values [batch, kv_heads, slots, head_dim] and which slots count, bool [batch, slots]."""
+    """Keys and values [batch, kv_heads, slots, head_dim], and the slots that count, bool [batch, slots]."""
 
     def __init__(self) -> None:
         self._held: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
     @property
     def slots(self) -> int:
-        """How many there are."""
+        """Number of slots."""
         return 0 if self._held is None else self._held[2].shape[1]
 
     def append(
         self, keys: torch.Tensor, values: torch.Tensor, valid: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Add slots at the end; give all keys, values and flags."""
+        """Add slots at the end; return all keys, values and flags."""
         if self._held is None:
             self._held = keys, values, valid
         else:
@@ -49,9 +50,10 @@ class DraftCache:
 
 
 def visible(valid: torch.Tensor, rows: int) -> torch.Tensor:
-    """Attention mask [batch, 1, rows, slots] for the last ``rows`` slots as queries: the valid slots up to the query's own, and itself.
+    """Return the attention mask [batch, 1, rows, slots] of the last ``rows`` slots.
 
-    A query in a slot that does not count sees itself, so that its softmax is defined; nobody reads the result.
+    A query sees the valid slots up to its own, and itself. A query in a slot that does not count also sees itself, so
+    that its softmax is defined; its result is not used.
     """
     slots = valid.shape[1]
     own = torch.arange(slots - rows, slots, device=valid.device)[:, None]
@@ -73,7 +75,7 @@ def extend(
         drafter: the weights.
         cache: grows by ``slots``.
         hidden: [batch, slots, hidden]: fused states of the target, or the drafter's own last output.
-        token_ids: int64 [batch, slots]: each slot's next token.
+        token_ids: int64 [batch, slots]: the token after each slot.
         positions: int64 [batch, slots]: place in the conversation.
         valid: bool [batch, slots].
 
@@ -96,7 +98,7 @@ def extend(
 def draft_chain(
     drafter: Drafter, cache: DraftCache, hidden: torch.Tensor, positions: torch.Tensor, count: int
 ) -> torch.Tensor:
-    """Draft ``count`` tokens greedily after the newest committed slot, and leave the cache as it was: int64 [batch, count].
+    """Draft ``count`` tokens greedily after the newest committed slot: int64 [batch, count]. The cache ends as it was.
 
     Args:
         drafter: the weights.

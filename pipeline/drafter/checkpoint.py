@@ -1,4 +1,4 @@
-"""A drafter on disk: `config.json` and `model.safetensors` in a folder."""
+"""Checkpoints of a drafter: `config.json` and `model.safetensors` in a folder."""
 
 from pathlib import Path
 
@@ -27,22 +27,24 @@ def load_drafter(folder: Path, embedding: torch.Tensor, target_sha256: str) -> D
     """Load a checkpoint and check it against its config and the target.
 
     Raises:
-        ArtifactError: missing, damaged, made for another target, or a width, name or vocabulary map that does not fit.
+        ArtifactError: it is missing, damaged or made for another target, or a width, name or vocabulary map does not
+            fit.
 
     """
     config = read_model(folder / CONFIG, DrafterConfig)
     if config.target_sha256 != target_sha256:
         raise ArtifactError(
-            f"{folder}: made for target {config.target_name!r} ({config.target_sha256[:16]}); this build's target is {target_sha256[:16]}: run `dvc repro train`"
+            f"{folder}: made for target {config.target_name!r} ({config.target_sha256[:16]}); "
+            f"this build's target is {target_sha256[:16]}: run `dvc repro train`"
         )
     return assemble(config, load_tensors(folder / WEIGHTS), embedding, str(folder / WEIGHTS))
 
 
 def stored_vocabulary(config: DrafterConfig, tensors: dict[str, torch.Tensor], where: str) -> torch.Tensor:
-    """Token ids int64 [draft_vocab] of a checkpoint's map, which must be of the sizes that its config says.
+    """Return the token ids int64 [draft_vocab] of a checkpoint's map, whose sizes must be those of its config.
 
     Raises:
-        ArtifactError: a half of the map is missing, of another size or type, or does not fit the other.
+        ArtifactError: one half of the map is missing, has another size or type, or does not fit the other half.
 
     """
     needed = {"d2t": ([config.draft_vocab_size], torch.int64), "t2d": ([config.vocab_size], torch.bool)}
@@ -51,16 +53,19 @@ def stored_vocabulary(config: DrafterConfig, tensors: dict[str, torch.Tensor], w
     for name, (shape, dtype) in needed.items():
         if (found := (list(tensors[name].shape), tensors[name].dtype)) != (shape, dtype):
             raise ArtifactError(
-                f"{where}: {name} is {found[1]} {found[0]}; {CONFIG} needs {dtype} {shape}: the map is of another drafter, run `dvc repro train`"
+                f"{where}: {name} is {found[1]} {found[0]}; {CONFIG} needs {dtype} {shape}: "
+                "the map is of another drafter, run `dvc repro train`"
             )
     return vocabulary_of(tensors["d2t"], tensors["t2d"], where)
 
 
 def check_tensors(config: DrafterConfig, tensors: dict[str, torch.Tensor], where: str) -> torch.Tensor:
-    """Check that a checkpoint holds what its config says, and nothing else; give the token ids int64 [draft_vocab] of its map.
+    """Check that a checkpoint has exactly the tensors of its config.
+
+    Return the token ids int64 [draft_vocab] of its map.
 
     Raises:
-        ArtifactError: a name or shape does not fit, a weight is no number, or the map does not.
+        ArtifactError: a name, a shape or the map does not fit, or a weight is not finite.
 
     """
     used = stored_vocabulary(config, tensors, where)
@@ -73,7 +78,8 @@ def check_tensors(config: DrafterConfig, tensors: dict[str, torch.Tensor], where
             )
     except (ValueError, KeyError) as error:
         raise ArtifactError(
-            f"{where}: transformers makes no layer of its {CONFIG}: {error}; its rotary embedding is {config.rope_parameters}"
+            f"{where}: transformers cannot make a layer of its {CONFIG}: {error}; "
+            f"its rotary embedding is {config.rope_parameters}"
         ) from error
     wanted = {name: list(tensor.shape) for name, tensor in like.state_dict().items()}
     found = {name: list(tensor.shape) for name, tensor in tensors.items()}
@@ -84,7 +90,8 @@ def check_tensors(config: DrafterConfig, tensors: dict[str, torch.Tensor], where
     for name, tensor in tensors.items():
         if name not in ("d2t", "t2d") and not (tensor.is_floating_point() and is_finite(tensor)):
             raise ArtifactError(
-                f"{where}: {name} is {tensor.dtype}, and must hold finite floating-point numbers: the checkpoint is damaged, run `dvc repro train`"
+                f"{where}: {name} is {tensor.dtype}, and must hold finite floating-point numbers: "
+                "the checkpoint is damaged, run `dvc repro train`"
             )
     return used
 
@@ -98,7 +105,8 @@ def assemble(config: DrafterConfig, tensors: dict[str, torch.Tensor], embedding:
     """
     if embedding.shape != (config.vocab_size, config.hidden_size):
         raise ArtifactError(
-            f"{where}: needs a target embedding of {config.vocab_size} x {config.hidden_size}; the target's is {' x '.join(map(str, embedding.shape))}"
+            f"{where}: needs a target embedding of {config.vocab_size} x {config.hidden_size}; "
+            f"the target's is {' x '.join(map(str, embedding.shape))}"
         )
     drafter = Drafter(config, embedding, check_tensors(config, tensors, where))
     drafter.load_state_dict(tensors)

@@ -1,8 +1,9 @@
-"""The drafter: one Llama decoder layer over [embedding of the next token; hidden state], as SafeAILab, SpecForge and SGLang compute it.
+"""The drafter: one Llama decoder layer over [embedding of the next token; hidden state].
 
-Parameter names are theirs (`midlayer.*`). Position t reads the target's fused states at t and the embedding of token t+1, and
-predicts token t+2. From the second step on, the hidden state is the drafter's own output of the step before, before `norm`.
-norm_before_residual, norm_output and norm_before_fc are all false: the only form that every engine loads.
+It computes as the drafters of SafeAILab, SpecForge and SGLang do, and has their parameter names (`midlayer.*`).
+Position t reads the target's fused states at t and the embedding of token t+1, and predicts token t+2. From the second
+step on, the hidden state is the drafter's output of the step before, before `norm`. norm_before_residual, norm_output
+and norm_before_fc are all false: the only form that every engine loads.
 """
 
 import math
@@ -15,7 +16,7 @@ from pipeline.drafter.config import DrafterConfig
 
 
 def llama_config(config: DrafterConfig) -> Any:
-    """Transformers config of the drafter's one layer."""
+    """Return the transformers config of the drafter's layer."""
     from transformers import LlamaConfig
 
     return LlamaConfig(
@@ -35,7 +36,7 @@ def llama_config(config: DrafterConfig) -> Any:
 
 
 class Attention(nn.Module):
-    """The four projections; what is attended to is the caller's business: training and drafting differ in it."""
+    """The four projections. Callers compute the attention, since training and drafting attend to different keys."""
 
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
@@ -47,13 +48,16 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(queries, config.hidden_size, bias=False)
 
     def joint(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weights of query, key and value as one, [queries + 2 keys, hidden] each: those that read the embedding, and those that read the hidden state."""
+        """Return the query, key and value weights as one, [queries + 2 * keys, hidden] each.
+
+        The first part reads the embedding, the second the hidden state.
+        """
         rows = torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
         half = rows.shape[1] // 2
         return rows[:, :half], rows[:, half:]
 
     def heads(self, projection: nn.Linear, mixed: torch.Tensor) -> torch.Tensor:
-        """[batch, rows, 2 * hidden] to [batch, heads, rows, head_dim]."""
+        """Project [batch, rows, 2 * hidden] to [batch, heads, rows, head_dim]."""
         split: torch.Tensor = projection(mixed).unflatten(-1, (-1, self.head_dim))
         return split.transpose(1, 2)
 
@@ -76,35 +80,39 @@ class Layer(nn.Module):
         return torch.cat([self.input_layernorm(embedded), self.hidden_norm(hidden)], -1)
 
     def queries(self, mixed: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        """Rotated queries [batch, heads, rows, head_dim]."""
+        """Return the rotated queries [batch, heads, rows, head_dim]."""
         return rotate(self.self_attn.heads(self.self_attn.q_proj, mixed), angles)
 
     def keys_values(
         self, mixed: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rotated keys, and values, [batch, kv_heads, rows, head_dim] each."""
+        """Return the rotated keys, and the values, [batch, kv_heads, rows, head_dim] each."""
         attention = self.self_attn
         return rotate(attention.heads(attention.k_proj, mixed), angles), attention.heads(attention.v_proj, mixed)
 
     def finish(self, residual: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """From attention's result [batch, heads, rows, head_dim] to the layer's output; ``residual`` is the hidden state as it came in."""
+        """Return the layer's output from the attention's [batch, heads, rows, head_dim].
+
+        ``residual`` is the layer's hidden input.
+        """
         hidden = residual + self.self_attn.o_proj(attended.transpose(1, 2).flatten(2))
         out: torch.Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
         return out
 
 
 def rotate(heads: torch.Tensor, angles: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Rotary embedding of [batch, heads, rows, head_dim] by cos and sin [batch, rows, head_dim]."""
+    """Apply the rotary embedding to [batch, heads, rows, head_dim], with cos and sin [batch, rows, head_dim]."""
     cos, sin = (part[:, None] for part in angles)
     half = heads.shape[-1] // 2
     turned = torch.cat([-heads[..., half:], heads[..., :half]], -1)
-    return (heads * cos + turned * sin).to(heads.dtype)  # under autocast heads are narrow and the angles are not
+    return (heads * cos + turned * sin).to(heads.dtype)  # under autocast the heads are narrower than the angles
 
 
 class Drafter(nn.Module):
-    """Weights of a drafter. The embedding is the target's, shared and never trained or saved.
+    """Weights of a drafter. The embedding is the target's; it is not trained or saved.
 
-    Buffers: `used` int64 [draft_vocab], the token of each draft id; saved are `d2t` int64 [draft_vocab], offsets: draft id i is token i + d2t[i]; `t2d` bool [vocab]: may the drafter say this token.
+    Buffers: `used` int64 [draft_vocab] has the token of each draft id, and is not saved. `d2t` int64 [draft_vocab] has
+    offsets: draft id i is token i + d2t[i]. `t2d` bool [vocab] marks the tokens of the draft vocabulary.
     """
 
     d2t: torch.Tensor
@@ -129,35 +137,39 @@ class Drafter(nn.Module):
 
     @property
     def scale(self) -> float:
-        """Attention's factor on scores."""
+        """Factor on the attention's scores."""
         return 1 / math.sqrt(self.config.head_dim)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """Rows of the target's embedding, in the drafter's own dtype."""
+        """Return rows of the target's embedding, in the drafter's dtype."""
         return nn.functional.embedding(token_ids, self.embedding).to(self.fc.weight.dtype)
 
     def fuse(self, aux: torch.Tensor) -> torch.Tensor:
-        """[..., 3 * hidden] states of the target to [..., hidden]."""
+        """Project the target's states [..., 3 * hidden] to [..., hidden]."""
         fused: torch.Tensor = self.fc(aux.to(self.fc.weight.dtype))
         return fused
 
     def angles(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cos and sin [batch, rows, head_dim] for positions [batch, rows]."""
+        """Return cos and sin [batch, rows, head_dim] for positions [batch, rows]."""
         cos, sin = self.rotary(self.fc.weight, positions)
         return cos, sin
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Over the draft vocabulary, from the layer's output."""
+        """Return logits [..., draft_vocab] from the layer's output [..., hidden]."""
         scored: torch.Tensor = self.lm_head(self.norm(hidden))
         return scored
 
     def to_target_ids(self, draft_ids: torch.Tensor) -> torch.Tensor:
-        """Draft ids to the target's token ids."""
+        """Return the target's token ids of draft ids."""
         return draft_ids + self.d2t[draft_ids]
 
 
 def initialize(drafter: Drafter, head_rows: torch.Tensor, seed: int) -> None:
-    """Set first weights: uniform in 1/sqrt(inputs), norms one, the head a copy of the target's rows [draft_vocab, hidden]."""
+    """Set the first weights.
+
+    They are uniform within 1/sqrt(inputs), the norms one, and the head a copy of the target's rows [draft_vocab,
+    hidden].
+    """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for module in drafter.modules():

@@ -1,8 +1,9 @@
-"""The acceptance length that chain drafting would have, estimated from teacher-forced steps.
+"""An estimate of the acceptance length of chain drafting, from teacher-forced steps.
 
-For each supervised start, c_k is 1 when the drafter's first k tokens all equal the target's own choices over its whole vocabulary;
-the estimate is 1 + sum_k mean c_k. Since a step's logits equal those of real drafting whenever the earlier drafts were right, this is
-exact for greedy text, averaged over all starts rather than over the rounds that decoding would really begin.
+For each supervised start, c_k is 1 if the drafter's first k tokens all equal the target's choices over its whole
+vocabulary; the estimate is 1 + sum_k mean c_k. A step's logits equal those of real drafting if the earlier drafts were
+right, so the estimate is exact for greedy text, but averaged over all starts instead of the rounds that decoding
+begins.
 """
 
 from collections.abc import Iterable
@@ -15,26 +16,26 @@ from pipeline.drafter.unroll import Pack, plan_to, plan_unroll, unroll
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A pack and, at each of its tokens, what the target itself would say next."""
+class JudgedPack:
+    """A pack, and the target's choice of the next token at each of its tokens."""
 
     pack: Pack
     choices: torch.Tensor
-    """int64 [tokens]: the target's likeliest next token; only read where the next token is supervised."""
+    """int64 [tokens]: the target's likeliest next token; read only if the next token is supervised."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Acceptance by position, from summed counts."""
+    """Acceptance by draft position, from summed counts."""
 
     starts: tuple[int, ...]
-    """Starts that have a target for each position."""
+    """By position: starts whose draft of that position has a target."""
     accepted: tuple[int, ...]
-    """Of those, with all drafts up to this position right."""
+    """Of those starts, the ones with all drafts up to the position right."""
 
     @property
     def length(self) -> float:
-        """Tokens a round: between 1 and one more than the positions."""
+        """Tokens per round: between 1 and one more than the number of positions."""
         return 1 + sum(good / all_ for good, all_ in zip(self.accepted, self.starts, strict=True) if all_)
 
     @property
@@ -44,8 +45,8 @@ class Estimate:
 
 
 @torch.no_grad()
-def estimate(drafter: Drafter, packs: Iterable[Judged], steps: int) -> Estimate:
-    """Run the drafter over packs and count. The drafter's device is used."""
+def estimate(drafter: Drafter, packs: Iterable[JudgedPack], steps: int) -> Estimate:
+    """Run the drafter over packs on its device, and count the accepted drafts."""
     starts, accepted = [0] * steps, [0] * steps
     device = drafter.fc.weight.device
     for judged in packs:

@@ -1,9 +1,10 @@
-"""The loss over the draft vocabulary, computed in chunks so that only one chunk's logits exist at a time.
+"""The loss over the draft vocabulary, computed in chunks of rows.
 
-Teacher: softmax of the target's logits at the position that predicts the same token, over the draft vocabulary's rows of the head.
-`kl` is KL(teacher || drafter), renormalized on the draft vocabulary: speculators' definition. The LK losses (arXiv 2602.23881) aim at
-alpha = sum_v min(p_v, q_v), the acceptance rate itself, with p normalized over the full vocabulary: `lk_alpha` is -log alpha,
-`lk_lambda` is w KL + (1 - w)(1 - alpha) with w = exp(-alpha) held constant.
+Only one chunk's logits exist at a time. The teacher is the softmax of the target's logits at the position that predicts
+the same token, over the draft vocabulary's rows. `kl` is KL(teacher || drafter), renormalized on the draft vocabulary:
+speculators' definition. The LK losses (arXiv 2602.23881) raise alpha = sum_v min(p_v, q_v), the acceptance rate itself,
+with p normalized over the full vocabulary: `lk_alpha` is -log alpha, `lk_lambda` is w KL + (1 - w)(1 - alpha) with w =
+exp(-alpha) held constant.
 """
 
 from typing import Any, Literal, NamedTuple
@@ -13,50 +14,59 @@ import torch
 LossKind = Literal["kl", "lk_alpha", "lk_lambda"]
 
 CHUNK = 512
-"""Rows of logits at a time on a CPU: few enough to stay near the processor, and enough that the head is not laid out for the product too often."""
+"""Rows of logits at a time on a CPU: few enough for the processor's cache, and enough that the head is not repacked too
+often for the product."""
 _GPU_CHUNK = 2048
-"""On a GPU: enough to keep it busy."""
-_JUDGED = 4
-"""Chunks whose positions the teacher judges at a time: a product with a seventh of a chunk's rows is slow."""
+"""Rows of logits at a time on a GPU: enough to keep it busy."""
+_TEACHER_CHUNKS = 4
+"""Chunks for whose positions the teacher is computed at a time: a chunk has few positions, and a product with few rows
+is slow."""
 _VOCAB_CHUNK = 32768
 _LEAST_ALPHA = 1e-9
 
 
-class Judgement(NamedTuple):
-    """The teacher's word on some positions, over the draft vocabulary."""
+class TeacherDistribution(NamedTuple):
+    """The teacher's distribution at some positions, over the draft vocabulary."""
 
     chances: torch.Tensor
     """Float32 [positions, draft_vocab]: softmax over the draft vocabulary."""
     minus_entropy: torch.Tensor
-    """[positions]: sum of p log p."""
+    """[positions]: the sum of p log p."""
     logsumexp: torch.Tensor
-    """[positions]: of the logits, so that p over the whole vocabulary is p exp(logsumexp - full)."""
+    """[positions]: logsumexp of the logits; p over the whole vocabulary is p exp(logsumexp - full)."""
     likeliest: torch.Tensor
-    """int64 [positions]: draft id."""
+    """int64 [positions]: the likeliest draft id."""
     full: torch.Tensor | None
-    """[positions]: logsumexp over the whole vocabulary, where the loss needs it."""
+    """[positions]: logsumexp over the whole vocabulary, if the loss needs it."""
 
-    def at(self, some: slice) -> "Judgement":
-        """On some of the positions."""
-        return Judgement._make(None if column is None else column[some] for column in self)
+    def at(self, some: slice) -> "TeacherDistribution":
+        """Return the distribution at some of the positions."""
+        return TeacherDistribution._make(None if column is None else column[some] for column in self)
 
 
 class Teacher:
     """The target's distribution at supervised positions, on the draft vocabulary only."""
 
     def __init__(self, hidden: torch.Tensor, head_rows: torch.Tensor, full_head: torch.Tensor | None = None) -> None:
-        """Hold normed states [positions, hidden], head rows [draft_vocab, hidden], and the whole head when p is normalized over it."""
+        """Hold the target's side of the loss.
+
+        Args:
+            hidden: normed states [positions, hidden].
+            head_rows: the head's rows of the draft vocabulary [draft_vocab, hidden].
+            full_head: the whole head, if the loss normalizes p over the whole vocabulary.
+
+        """
         self.hidden, self.head_rows = hidden, head_rows
         self.full = None if full_head is None else full_logsumexp(hidden, full_head)
 
     @torch.no_grad()
-    def judge(self, at: slice) -> Judgement:
-        """Distributions at some of the positions. Every step of the unroll wants the same ones, so `head_loss` asks once for all."""
+    def judge(self, at: slice) -> TeacherDistribution:
+        """Return the distributions at some positions; `head_loss` computes them once for all steps of the unroll."""
         logits = (self.hidden[at] @ self.head_rows.T).float()
         top, likeliest = logits.max(-1)
         logs = torch.log_softmax(logits, -1, out=logits)
         chances = logs.exp()
-        return Judgement(
+        return TeacherDistribution(
             chances,
             _dot(logs[:, None], chances)[:, 0],
             top - logs.amax(-1),
@@ -66,25 +76,31 @@ class Teacher:
 
 
 def _softmax(logits: torch.Tensor, top: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Softmax of each row, in place, and the logsumexp [...] beside it; ``top`` is each row's highest logit."""
+    """Compute the softmax of each row in place, and its logsumexp [...].
+
+    ``top`` is each row's highest logit.
+    """
     chances = torch.softmax(logits, -1, out=logits)
     return chances, top - chances.amax(-1).log()
 
 
 def _dot(rows: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
-    """Dot products of rows [positions, steps, vocab] with their position's chances [positions, vocab]: [positions, steps]."""
-    return torch.bmm(chances[:, None], rows.transpose(1, 2))[:, 0]  # the other way round costs a CPU ten times as much
+    """Return the dot products of rows [positions, steps, vocab] and chances [positions, vocab]: [positions, steps]."""
+    return torch.bmm(chances[:, None], rows.transpose(1, 2))[:, 0]  # rows @ chances takes ten times as long on a CPU
 
 
 def full_logsumexp(hidden: torch.Tensor, head: torch.Tensor) -> torch.Tensor:
-    """Log of the sum over the whole vocabulary, a slice of it at a time: [positions]."""
+    """Return the logsumexp over the whole vocabulary, computed in slices: [positions]."""
     with torch.no_grad():
         parts = [torch.logsumexp((hidden @ rows.T).float(), -1) for rows in head.split(_VOCAB_CHUNK)]
         return torch.logsumexp(torch.stack(parts), 0)
 
 
 def full_argmax(hidden: torch.Tensor, head: torch.Tensor, rows: int = 512) -> torch.Tensor:
-    """Token that the head scores highest, [positions]; ties go to the lowest id, as argmax of the whole row would give."""
+    """Return the token with the largest logit, int64 [positions].
+
+    Ties go to the lowest id, as in argmax over the whole row.
+    """
     with torch.no_grad():
         best = []
         for part in hidden.split(rows):
@@ -96,12 +112,14 @@ def full_argmax(hidden: torch.Tensor, head: torch.Tensor, rows: int = 512) -> to
 
 
 def losses_and_slopes(
-    kind: LossKind, logits: torch.Tensor, top: torch.Tensor, teacher: Judgement
+    kind: LossKind, logits: torch.Tensor, top: torch.Tensor, teacher: TeacherDistribution
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Loss [positions, steps] and its gradient [positions, steps, draft_vocab] by the draft logits, which are overwritten; ``top`` is each row's highest logit.
+    """Return the loss [positions, steps] and its gradient by the draft logits [positions, steps, draft_vocab].
 
-    KL(p || q) = sum p log p - sum p x + logsumexp x for logits x, and its gradient is q - p. With a_v = min(p_v, q_v), the gradient of
-    alpha = sum a_v is q_v ([q_v < p_v] - sum_{q < p} q).
+    ``logits`` are overwritten; ``top`` is each row's highest logit.
+
+    KL(p || q) = sum p log p - sum p x + logsumexp x for logits x, and its gradient is q - p. With a_v = min(p_v, q_v),
+    the gradient of alpha = sum a_v is q_v ([q_v < p_v] - sum_{q < p} q).
     """
     crossed = _dot(logits, teacher.chances)
     q, total = _softmax(logits, top)
@@ -124,23 +142,29 @@ def losses_and_slopes(
 
 
 class HeadLoss(NamedTuple):
-    """What `head_loss` gives."""
+    """The result of `head_loss`."""
 
     loss: torch.Tensor
     """Float32 scalar, differentiable: the weighted sum over rows."""
     agrees: torch.Tensor
-    """Bool [positions, steps]: does the drafter score the teacher's likeliest draft token highest."""
+    """Bool [positions, steps]: the drafter's highest logit is at the teacher's likeliest draft token."""
 
 
 def _highest_at(logits: torch.Tensor, top: torch.Tensor, ids: torch.Tensor, *, exact: bool) -> torch.Tensor:
-    """Tell of each row whether its highest logit is at its position's id. Comparing with the maximum costs a CPU a fifth of argmax, but narrow numbers tie too often for it."""
+    """Return whether each row's highest logit is at its position's id.
+
+    On a CPU a comparison with the maximum takes a fifth of the time of argmax, but narrow numbers tie too often for it.
+    """
     if exact:
         return logits.gather(2, ids[:, None, None].expand(*top.shape, 1))[..., 0] == top
     return logits.argmax(-1) == ids[:, None]
 
 
 class _HeadLoss(torch.autograd.Function):
-    """Head and loss together. The gradients are computed in the forward pass, chunk by chunk, so that no logits are kept and none are computed twice."""
+    """Head and loss in one function.
+
+    The forward pass also computes the gradients, chunk by chunk, so that no logits are kept or computed twice.
+    """
 
     @staticmethod
     def forward(
@@ -156,8 +180,8 @@ class _HeadLoss(torch.autograd.Function):
             logits = hidden.new_empty(min(size, positions) * steps, len(head), dtype=narrow)
             for start in range(0, positions, size):
                 at = slice(start, start + size)
-                if (first := start % (_JUDGED * size)) == 0:
-                    judged = teacher.judge(slice(start, start + _JUDGED * size))
+                if (first := start % (_TEACHER_CHUNKS * size)) == 0:
+                    judged = teacher.judge(slice(start, start + _TEACHER_CHUNKS * size))
                 wanted, scale = judged.at(slice(first, first + size)), weights[at]
                 part = hidden[at].flatten(0, 1).to(narrow)
                 scored = torch.mm(part, cast.T, out=logits[: len(part)]).float().view(-1, steps, len(head))
@@ -185,7 +209,9 @@ class _HeadLoss(torch.autograd.Function):
 def head_loss(
     hidden: torch.Tensor, head: torch.Tensor, teacher: Teacher, weights: torch.Tensor, kind: LossKind
 ) -> HeadLoss:
-    """Weighted sum of the loss over rows. With no row: a zero that has gradients (zeros), so that a batch without supervision neither hangs nor breaks.
+    """Return the weighted sum of the loss over rows.
+
+    Without rows it is zero with gradients of zero, so that a batch without supervision neither hangs nor fails.
 
     Args:
         hidden: [positions, steps, hidden], the drafter's normed output; any finite numbers where the weight is zero.

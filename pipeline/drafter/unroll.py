@@ -1,9 +1,9 @@
-"""Training-time test: the drafter's K steps over packed conversations, as it will run when it drafts.
+"""Training-time test: the drafter's K steps over packed conversations, computed as in drafting.
 
-At step j, row t (a token's place in its conversation) reads the fused state at t, or from step 1 on its own output of the step
-before; embeds token t+1+j; and predicts token t+2+j, which the target predicts from its state at t+1+j. So ids, teacher and loss mask
-shift together, by one more at each step, and never across the end of a conversation. A token's weight goes with the mask: it weighs
-the prediction made when the token is read.
+At step j, row t (a token's place in its conversation) reads the fused state at t, or from step 1 on its own output of
+the step before; embeds token t+1+j; and predicts token t+2+j, which the target predicts from its state at t+1+j. So
+ids, teacher and loss mask shift together, by one more at each step, and never across the end of a conversation. A
+token's weight shifts with the mask: it applies to the prediction that is made when the token is read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,17 +25,17 @@ class Pack:
     aux: torch.Tensor
     last: torch.Tensor
     weights: torch.Tensor
-    """Float32 [tokens]: what a token counts in the loss; 0 where it is not supervised."""
+    """Float32 [tokens]: the weight of a token in the loss; 0 if it is not supervised."""
     lengths: tuple[int, ...]
 
     @property
     def loss_mask(self) -> torch.Tensor:
-        """Bool [tokens]: which tokens are supervised."""
+        """Bool [tokens]: the supervised tokens."""
         return self.weights > 0
 
 
 def pack_rows(rows: Sequence[HiddenRow], weights: Sequence[torch.Tensor]) -> Pack:
-    """Lay conversations end to end, on the CPU, states in float32 unless stored narrower; ``weights`` are float32 [length] of each."""
+    """Lay conversations end to end on the CPU, in their stored dtype; ``weights`` are float32 [length] for each."""
     return Pack(
         torch.cat([row.token_ids for row in rows]),
         torch.cat([row.aux for row in rows]),
@@ -47,39 +47,40 @@ def pack_rows(rows: Sequence[HiddenRow], weights: Sequence[torch.Tensor]) -> Pac
 
 @dataclass(frozen=True, slots=True)
 class Supervision:
-    """Which queries of one step are supervised, and by which position of the pack's teacher."""
+    """The supervised queries of one step, and the positions of the teacher that supervise them."""
 
     queries: torch.Tensor
-    """int64 [n]: number of the query."""
+    """int64 [n]: numbers of the queries."""
     teacher: torch.Tensor
-    """int64 [n]: number among the plan's teacher rows."""
+    """int64 [n]: numbers among the plan's teacher rows."""
     weights: torch.Tensor
-    """Float32 [n]: of the token that the query embeds, above 0."""
+    """Float32 [n]: weights of the tokens that the queries embed, above 0."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A pack's geometry: depends on lengths and weights only."""
+class UnrollPlan:
+    """The indexes of a pack's steps: they depend on lengths and weights only."""
 
     inputs: torch.Tensor
     """int64 [rows]: places in the pack that have a next token; the step-0 keys."""
     queries: torch.Tensor
-    """int64 [queries]: numbers in ``inputs`` of the rows that some step supervises; no other output is ever needed."""
+    """int64 [queries]: numbers in ``inputs`` of the rows that some step supervises; other outputs are not needed."""
     positions: torch.Tensor
-    """int64 [rows]: place in the own conversation."""
+    """int64 [rows]: place in the row's conversation."""
     next_ids: torch.Tensor
-    """int64 [rows]: the token after each, which it embeds at step 0."""
+    """int64 [rows]: the token after each row, which it embeds at step 0."""
     embedded: list[torch.Tensor]
-    """int64 [queries], one a step: numbers of the rows whose token step j embeds; past a conversation's end its last one, and no step supervises that."""
+    """For each step int64 [queries]: numbers of the rows whose token the step embeds. Past a conversation's end it is
+    the last row, which no step supervises."""
     blocks: list[Block]
     teacher_rows: torch.Tensor
     """int64 [n]: places in the pack whose next token is supervised."""
     supervised: list[Supervision]
-    """One a step."""
+    """One for each step."""
 
 
-def plan_unroll(pack: Pack, steps: int, *, every_row: bool = False) -> Plan:
-    """Work out a pack's geometry for ``steps`` steps; with ``every_row`` each row is a query, for evaluation."""
+def plan_unroll(pack: Pack, steps: int, *, every_row: bool = False) -> UnrollPlan:
+    """Return the plan of a pack for ``steps`` steps; with ``every_row`` each row is a query, for evaluation."""
     lengths = torch.tensor(pack.lengths)
     starts = torch.cumsum(lengths, 0) - lengths
     start, end = starts.repeat_interleave(lengths), (starts + lengths).repeat_interleave(lengths)
@@ -95,7 +96,7 @@ def plan_unroll(pack: Pack, steps: int, *, every_row: bool = False) -> Plan:
     at = inputs[queries]
     last = torch.searchsorted(inputs, end[at] - 2)
     teacher_rows = (loss_mask & (place > start)).nonzero().flatten()
-    return Plan(
+    return UnrollPlan(
         inputs=inputs,
         queries=queries,
         positions=inputs - start[inputs],
@@ -111,7 +112,7 @@ def plan_unroll(pack: Pack, steps: int, *, every_row: bool = False) -> Plan:
 
 
 def _supervised(inputs: torch.Tensor, end: torch.Tensor, loss_mask: torch.Tensor, step: int) -> torch.Tensor:
-    """Bool [rows]: is the token that row t embeds at this step inside its conversation and written by the target."""
+    """Return bool [rows]: the row embeds a token of its own conversation that the target wrote."""
     embedded = inputs + 1 + step
     inside = embedded < end[inputs]
     return inside & loss_mask[embedded.clamp(max=len(loss_mask) - 1)]
@@ -125,9 +126,9 @@ def _supervision(
     return Supervision(queries, torch.searchsorted(teacher_rows, places), weights[places])
 
 
-def plan_to(plan: Plan, device: torch.device) -> Plan:
+def plan_to(plan: UnrollPlan, device: torch.device) -> UnrollPlan:
     """Move a plan to ``device``."""
-    return Plan(
+    return UnrollPlan(
         plan.inputs.to(device),
         plan.queries.to(device),
         plan.positions.to(device),
@@ -139,11 +140,11 @@ def plan_to(plan: Plan, device: torch.device) -> Plan:
     )
 
 
-def unroll(drafter: Drafter, aux: torch.Tensor, plan: Plan) -> Iterator[torch.Tensor]:
-    """Give each step's layer output [queries, hidden]; aux is the pack's [tokens, 3 * hidden].
+def unroll(drafter: Drafter, aux: torch.Tensor, plan: UnrollPlan) -> Iterator[torch.Tensor]:
+    """Yield each step's layer output [queries, hidden]; ``aux`` is the pack's [tokens, 3 * hidden].
 
-    What the projections make of an embedding depends on the token alone, and neighbouring steps embed the same tokens: so it is computed
-    once a row, and a step adds what they make of its hidden state.
+    The projection of an embedding depends on the token alone, and neighbouring steps embed the same tokens. So it is
+    computed once for each row, and a step adds the projection of its hidden state.
     """
     layer, attention = drafter.midlayer, drafter.midlayer.self_attn
     by_embedding, by_hidden = attention.joint()
@@ -157,7 +158,7 @@ def unroll(drafter: Drafter, aux: torch.Tensor, plan: Plan) -> Iterator[torch.Te
     hidden, positions = hidden.index_select(0, plan.queries), plan.positions[plan.queries]
     diagonals: list[tuple[torch.Tensor, torch.Tensor]] = []
     for step, rows in enumerate(plan.embedded):
-        needed = slice(None) if step else slice(wide)  # the first step's keys and values are there already
+        needed = slice(None) if step else slice(wide)  # the first step's keys and values are computed already
         projected = _heads(
             embedded[:, needed].index_select(0, rows) + linear(layer.hidden_norm(hidden), by_hidden[needed]), head_dim
         )
@@ -170,12 +171,12 @@ def unroll(drafter: Drafter, aux: torch.Tensor, plan: Plan) -> Iterator[torch.Te
 
 
 def _heads(projected: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """[rows, heads * head_dim] to [heads, rows, head_dim]."""
+    """Reshape [rows, heads * head_dim] to [heads, rows, head_dim]."""
     split: torch.Tensor = projected.unflatten(-1, (-1, head_dim))
     return split.transpose(0, 1)
 
 
 def _rotated(drafter: Drafter, heads: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding of [heads, rows, head_dim]."""
+    """Apply the rotary embedding to [heads, rows, head_dim]."""
     rotated: torch.Tensor = rotate(heads[None], drafter.angles(positions[None]))[0]
     return rotated

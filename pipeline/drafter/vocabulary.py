@@ -1,4 +1,7 @@
-"""The draft vocabulary: which tokens the drafter can say. Draft id i is token i + d2t[i]; t2d marks those tokens."""
+"""The draft vocabulary: the tokens that a drafter can propose.
+
+Draft id i is token i + d2t[i], and t2d marks the tokens.
+"""
 
 import torch
 
@@ -6,14 +9,16 @@ from pipeline.core.errors import ArtifactError, ConfigError
 
 
 def choose_vocabulary(counts: torch.Tensor, size: int) -> torch.Tensor:
-    """Token ids, ascending, of the ``size`` most frequent supervised tokens; ties go to the lower id, and unused ids fill up.
+    """Return the ids, ascending, of the ``size`` most frequent supervised tokens.
+
+    Ties go to the lower id, and unused ids fill up.
 
     Args:
         counts: int64 [vocab]: how often each token is supervised in the training rows.
         size: rows of the drafter's head.
 
     Raises:
-        ConfigError: more draft ids than tokens.
+        ConfigError: there are fewer tokens than draft ids.
 
     """
     if size > len(counts):
@@ -25,10 +30,11 @@ def choose_vocabulary(counts: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def vocabulary_of(d2t: torch.Tensor, t2d: torch.Tensor, where: str) -> torch.Tensor:
-    """Token ids of a stored map, after checking its two halves against each other.
+    """Check the two halves of a stored map against each other, and return its token ids.
 
     Raises:
-        ArtifactError: they do not fit: absolute ids in the place of offsets, a map of other data, ids outside the vocabulary.
+        ArtifactError: they do not fit: absolute ids instead of offsets, a map of other data, ids outside the
+            vocabulary.
 
     """
     used = d2t + torch.arange(len(d2t))
@@ -36,7 +42,9 @@ def vocabulary_of(d2t: torch.Tensor, t2d: torch.Tensor, where: str) -> torch.Ten
     if not torch.equal(used, marked):
         differing = int((used != marked).sum()) if len(used) == len(marked) else abs(len(used) - len(marked))
         raise ArtifactError(
-            f"{where}: d2t names {len(used)} tokens ({used[:4].tolist()}, ...), t2d marks {len(marked)} ({marked[:4].tolist()}, ...), {differing} differ: "
-            "d2t must hold offsets (token - draft id) of the same map as t2d; the checkpoint is damaged or mixes two data sets"
+            f"{where}: d2t names {len(used)} tokens ({used[:4].tolist()}, ...), t2d marks {len(marked)} "
+            f"({marked[:4].tolist()}, ...), {differing} differ: d2t must hold offsets (token - draft id) of the same "
+            "map "
+            "as t2d; the checkpoint is damaged or mixes two data sets"
         )
     return used

@@ -1,6 +1,6 @@
-"""Hidden states on disk: one row or many out of memory-mapped shards, checked on opening and on every read.
+"""The reader of hidden states: rows out of memory-mapped shards, checked at every step.
 
-The writer is `extract`; `train`, the exports and `python -m pipeline hidden` read.
+`extract` writes them; `train`, the exports and `python -m pipeline hidden` read them.
 """
 
 import hashlib
@@ -29,13 +29,13 @@ FP8_MAX = 448.0
 
 
 def checksum(token_ids: torch.Tensor) -> str:
-    """Sha256 hex of token ids as little-endian int32."""
+    """Return the SHA-256 in hex of token ids as little-endian int32."""
     return hashlib.sha256(token_ids.to(torch.int32).numpy().astype("<i4").tobytes()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class IndexRow:
-    """Where one row lies."""
+    """The place of one row."""
 
     id: str
     shard: str
@@ -44,7 +44,7 @@ class IndexRow:
     prompt_length: int
     checksum: str
     segments: list[Segment]
-    """Spans of the completion; of a row that was cut they may go on after its end."""
+    """Spans of the completion; if the row was cut they may end after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def _index_row(row: dict[str, Any]) -> IndexRow:
 
 
 def folders_of_build(build: Path) -> list[Path]:
-    """Where the states of the build's datasets lie, whether they are there or not; a dataset that left params.yaml is none of them.
+    """Return the folders of the states of the datasets in params.yaml, whether they exist or not.
 
     Raises:
         ArtifactError: the build was never composed.
@@ -76,37 +76,53 @@ def folders_of_build(build: Path) -> list[Path]:
 
 
 def stamp_beside(folder: Path) -> Path:
-    """Where the stamp of a dataset's states lies, whether it is there or not."""
+    """Return the path of the stamp of a dataset's states, whether it exists or not."""
     return folder.parent.parent / "extracted" / f"{folder.parent.name}.json"
 
 
-def check_digest(folder: Path, said: str, stamp: Path, known: Mapping[str, str] | None = None) -> None:
-    """Refuse files that are not byte for byte those that were extracted; ``said`` is the digest in ``stamp``, ``known`` as for `sha256_folder`.
+def check_digest(folder: Path, stamped: str, stamp: Path, known: Mapping[str, str] | None = None) -> None:
+    """Refuse files that are not byte for byte the extracted ones.
+
+    Args:
+        folder: the hidden states.
+        stamped: the digest in the file ``stamp``.
+        stamp: the path of that file, for the message.
+        known: digests of files that were read already, as for `sha256_folder`.
 
     Raises:
         ArtifactError: with both digests.
 
     """
-    if (found := sha256_folder(folder, known)) != said:
+    if (found := sha256_folder(folder, known)) != stamped:
         raise ArtifactError(
-            f"{folder}: the files' digest is {found[:16]}, {stamp} says {said[:16]}: a file changed after extraction; {_AGAIN}"
+            f"{folder}: the files' digest is {found[:16]}, {stamp} has {stamped[:16]}: "
+            f"a file changed after extraction; {_AGAIN}"
         )
 
 
 def quantize(states: torch.Tensor, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Float8 with one scale a token and part: states [tokens, parts * width] to (float8 of that shape, float32 scales [tokens, parts])."""
+    """Round states to float8, with one scale for each token and part.
+
+    Args:
+        states: [tokens, parts * width].
+        parts: parts of a state.
+
+    Returns:
+        float8_e4m3fn of the same shape, and float32 scales [tokens, parts].
+
+    """
     split = states.float().reshape(len(states), parts, -1)
     scales = split.abs().amax(-1).clamp(min=torch.finfo(torch.float32).tiny) / FP8_MAX
     return (split / scales[..., None]).to(torch.float8_e4m3fn).reshape(states.shape), scales
 
 
 def dequantize(stored: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
-    """Undo `quantize`: float32."""
+    """Return float32 states from the output of `quantize`."""
     return (stored.float().reshape(*scales.shape, -1) * scales[..., None]).reshape(stored.shape)
 
 
 class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
-    """A folder of hidden states as a torch dataset; `len()` rows, in the order of the index.
+    """A folder of hidden states as a torch dataset; rows are in the order of the index.
 
     Raises:
         ArtifactError: the manifest or index is missing, a shard is cut short, or index and shards disagree.
@@ -123,7 +139,8 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
             of_shard.setdefault(row.shard, []).append(row)
         if left := {path.name for path in folder.glob("shard-*")} - set(of_shard):
             raise ArtifactError(
-                f"{folder}: {sorted(left)} are there, and no row of {INDEX_NAME} is in them: index and shards are of different runs; {_AGAIN}"
+                f"{folder}: no row of {INDEX_NAME} is in {sorted(left)}: index and shards are of different runs; "
+                f"{_AGAIN}"
             )
         self._shards = {name: TensorFile(folder / name) for name in sorted(of_shard)}
         for name, shard in self._shards.items():
@@ -133,7 +150,7 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
         return len(self.index)
 
     def __getitem__(self, number: int) -> HiddenRow:
-        """Read one row, and check that its ids are the index's.
+        """Read one row, and check its ids against the index.
 
         Raises:
             ArtifactError: they are not.
@@ -145,14 +162,14 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
         token_ids = shard.rows("token_ids", at.offset, stop)
         if (found := checksum(token_ids)) != at.checksum:
             raise ArtifactError(
-                f"{self.folder / at.shard}: row {at.id!r} at {at.offset}: token ids have checksum {found[:16]}, {INDEX_NAME} says {at.checksum[:16]}: "
-                f"shard and index are of different runs; {_AGAIN}"
+                f"{self.folder / at.shard}: row {at.id!r} at {at.offset}: token ids have checksum {found[:16]}, "
+                f"{INDEX_NAME} has {at.checksum[:16]}: shard and index are of different runs; {_AGAIN}"
             )
         aux, last = (self._states(shard, name, at.offset, stop) for name in ("aux", "last"))
         return HiddenRow(at.id, token_ids.long(), aux, last, at.prompt_length)
 
     def check(self, number: int) -> HiddenRow:
-        """Read one row, and check that its ids are in the vocabulary and its states numbers.
+        """Read one row, and check that its ids are in the vocabulary and its states finite.
 
         Raises:
             ArtifactError: they are not.
@@ -162,24 +179,30 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
         outside = (row.token_ids < 0) | (row.token_ids >= self.manifest.vocab_size)
         if outside.any():
             raise ArtifactError(
-                f"{self.folder}: row {row.id!r} has token id {int(row.token_ids[outside][0])}; the vocabulary has {self.manifest.vocab_size}: {_AGAIN}"
+                f"{self.folder}: row {row.id!r} has token id {int(row.token_ids[outside][0])}; "
+                f"the vocabulary has {self.manifest.vocab_size}: {_AGAIN}"
             )
         for name, state in (("aux", row.aux), ("last", row.last)):
             if not is_finite(state):
                 finite = torch.isfinite(state).all(-1)
                 raise ArtifactError(
-                    f"{self.folder / self.index[number].shard}: row {row.id!r}: {name} is not finite at {int((~finite).sum())} of {len(finite)} tokens, "
-                    f"first at {int((~finite).nonzero()[0])}: {_AGAIN}, with a wider extract.compute_dtype or dtype if they come again"
+                    f"{self.folder / self.index[number].shard}: row {row.id!r}: {name} is not finite at "
+                    f"{int((~finite).sum())} of {len(finite)} tokens, first at {int((~finite).nonzero()[0])}: "
+                    f"{_AGAIN}; "
+                    "if it happens again, with a wider extract.compute_dtype or extract.dtype"
                 )
         return row
 
     def token_ids(self, number: int) -> torch.Tensor:
-        """Token ids of one row, int64, without its states."""
+        """Return the token ids of one row, int64 [length], without reading its states."""
         at = self.index[number]
         return self._shards[at.shard].rows("token_ids", at.offset, at.offset + at.length).long()
 
     def loss_weights(self, number: int, weights: LossWeights) -> torch.Tensor:
-        """What each token of a row counts in training: float32 [length]; 0 in the prompt, which the target did not write."""
+        """Return the weight of each token in training: float32 [length].
+
+        It is 0 in the prompt, which the target did not write.
+        """
         at = self.index[number]
         found = torch.zeros(at.length)
         found[at.prompt_length :] = weights.content
@@ -195,7 +218,7 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
         return dequantize(stored, shard.rows(f"{name}_scales", start, stop))
 
     def _numbers(self) -> dict[str, int]:
-        """Number of each id's row, after checking what the index says of a row by itself."""
+        """Return the row number of each id, after checks of each row of the index by itself."""
         numbers: dict[str, int] = {}
         for number, row in enumerate(self.index):
             at = f"{self.folder / INDEX_NAME}: row {row.id!r}"
@@ -203,7 +226,8 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
                 raise ArtifactError(f"{at} comes twice, as number {numbers[row.id]} and {number}: {_AGAIN}")
             if row.length < 1 or not 0 <= row.prompt_length <= row.length:
                 raise ArtifactError(
-                    f"{at} has {row.length} tokens, {row.prompt_length} of them prompt; at least 1, and 0 to {row.length} are needed: {_AGAIN}"
+                    f"{at} has {row.length} tokens, {row.prompt_length} of them prompt; "
+                    f"at least 1, and 0 to {row.length} are needed: {_AGAIN}"
                 )
             if Path(row.shard).name != row.shard:
                 raise ArtifactError(
@@ -218,7 +242,8 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
         for row in sorted(rows, key=lambda row: row.offset):
             if row.offset != tokens:
                 raise ArtifactError(
-                    f"{self.folder / INDEX_NAME}: row {row.id!r} begins at {row.offset} of {name}, the row before it ends at {tokens}: run extract again"
+                    f"{self.folder / INDEX_NAME}: row {row.id!r} begins at {row.offset} of {name}, "
+                    f"the row before it ends at {tokens}: {_AGAIN}"
                 )
             tokens += row.length
         needed = {
@@ -231,9 +256,11 @@ class HiddenStates(torch.utils.data.Dataset[HiddenRow]):
         for tensor, (wanted, dtype) in needed.items():
             if (found := shard.shape(tensor)) != wanted:
                 raise ArtifactError(
-                    f"{shard.path}: {tensor} has shape {found}; {INDEX_NAME} and {MANIFEST} (hidden size {width}) need {wanted}: {_AGAIN}"
+                    f"{shard.path}: {tensor} has shape {found}; {INDEX_NAME} and {MANIFEST} (hidden size {width}) "
+                    f"need {wanted}: {_AGAIN}"
                 )
             if (held := shard.dtype(tensor)) != dtype:
                 raise ArtifactError(
-                    f"{shard.path}: {tensor} is {held}; {MANIFEST} (dtype {self.manifest.dtype}) needs {dtype}: {_AGAIN}"
+                    f"{shard.path}: {tensor} is {held}; {MANIFEST} (dtype {self.manifest.dtype}) needs {dtype}: "
+                    f"{_AGAIN}"
                 )

@@ -1,6 +1,6 @@
-"""What each token of an answer counts in training, by the kind of segment that it stands in.
+"""The weight of each token of an answer in training, by the kind of its segment.
 
-A decision of training: segments are kept beside the hidden states, so another rule trains anew and extracts nothing.
+Segments are stored beside the hidden states, so another rule trains anew and extracts nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,29 +22,29 @@ _OF_MARKER = {
     "call_close": "tools",
     "tools_close": "tools",
 }
-"""Kind of a marker's segment to the field of `LossWeights`; the kinds of texts, `end` and `special` have fields of their names."""
+"""Field of `LossWeights` by kind of segment, for markers; texts, `end` and `special` have fields of the same names."""
 
 
 class LossWeights(Section):
-    """A weight for each kind of segment; what is not named weighs nothing."""
+    """A weight for each kind of segment; the default is 0."""
 
     reasoning: float = Field(0, ge=0)
     think: float = Field(0, ge=0)
     """The markers around the reasoning that the model wrote itself."""
     content: float = Field(0, ge=0)
-    """Also of tokens that no segment covers, in rows that have none."""
+    """Also the weight of tokens that no segment covers, in rows without segments."""
     tools: float = Field(0, ge=0)
     """The markers of a tool section and its calls."""
     call_id: float = Field(0, ge=0)
     """A call's id; Kimi writes the call's name in it."""
     call_name: float = Field(0, ge=0)
-    """A call's name, where it stands apart from the id (Qwen3, DeepSeek)."""
+    """A call's name, in formats that write it apart from the id (Qwen3, DeepSeek)."""
     call_args: float = Field(0, ge=0)
-    """A call's arguments, and what the format writes around them."""
+    """A call's arguments, and the text that the format writes around them."""
     end: float = Field(0, ge=0)
     """The end token."""
     special: float = Field(0, ge=0)
-    """Special tokens out of place, or of no role."""
+    """Special tokens out of place, or without a role."""
 
     @model_validator(mode="after")
     def _something_is_supervised(self) -> "LossWeights":
@@ -61,7 +61,8 @@ RULES: dict[RuleName, LossWeights] = {
         reasoning=1, think=1, content=1, tools=1, call_id=1, call_name=1, call_args=1, end=1, special=1
     ),
 }
-"""`completion`: what the model says, without its tool sections; `completion+tools`: all that it wrote. Prompts, tool results in them, are never trained on."""
+"""`completion`: the answer without its tool sections; `completion+tools`: all of it. Prompts and the tool results in
+them have weight 0."""
 
 
 def _form(value: Any) -> str:
@@ -72,11 +73,11 @@ LossMask = Annotated[Annotated[RuleName, Tag("name")] | Annotated[LossWeights, T
 
 
 def weights_of(mask: RuleName | LossWeights) -> LossWeights:
-    """The weights behind a name, or as they are."""
+    """Return the weights of a rule's name, or the weights themselves."""
     return RULES[mask] if isinstance(mask, str) else mask
 
 
 def weighted(segments: "Sequence[Segment]", weights: LossWeights) -> Iterator[tuple[int, int, float]]:
-    """Each segment as (start, end, weight), in tokens of the completion."""
+    """Yield each segment as (start, end, weight), in tokens of the completion."""
     for segment in segments:
         yield segment.start, segment.end, getattr(weights, _OF_MARKER.get(segment.kind, segment.kind))

@@ -12,6 +12,7 @@ import orjson
 
 from pipeline.core.errors import InputError
 from pipeline.core.files.jsonl import open_plain, read_lines
+from pipeline.formats.completion.envelope import name_in
 
 LineId = Callable[[int, bytes], str | None]
 """Give the id of a line from its number (from 1) and its bytes; None for a line without an id."""
@@ -178,5 +179,5 @@ def line_name(number: int, line: bytes) -> str | None:
         value: Any = orjson.loads(line)
     except orjson.JSONDecodeError:
         return None
-    name = value.get("id") if isinstance(value, dict) else None
+    name = name_in(value) if isinstance(value, dict) else None
     return str(name) if (isinstance(name, str) and name) or type(name) is int else f"line-{number}"

@@ -14,7 +14,7 @@ from pipeline.core.files.tensors import load_tensors
 from pipeline.formats.hidden_states import HiddenStates
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.weights.ends import open_ends
-from tests.tiny import ROWS, VOCAB, WIDTH, Build, random_rows
+from tests.tiny import ROWS, VOCAB, WIDTH, Build, random_rows, train_settings
 
 pytestmark = pytest.mark.slow
 
@@ -120,10 +120,11 @@ def test_states_of_two_targets_are_not_exported_together(build: Build, tmp_path:
 def test_a_build_is_exported_whole_or_not_at_all(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dataset b left params.yaml, its states are still there; c is new and not extracted yet."""
     monkeypatch.setattr("pipeline.commands.export_data.BUILD", build.folder)
-    write_json(build.folder / "config.json", {"names": ["a"]})
+    train = train_settings(loss_mask={"content": 1}).model_dump(mode="json")
+    write_json(build.folder / "config.json", {"names": ["a"], "train": train})
     main(["--format", "speculators", "--out", str(tmp_path / "out")])
     assert len(list((tmp_path / "out" / "hidden_states").iterdir())) == len(ROWS)
-    write_json(build.folder / "config.json", {"names": ["a", "c"]})
+    write_json(build.folder / "config.json", {"names": ["a", "c"], "train": train})
     with pytest.raises(AerieError, match=r"no hidden states in .*/c/hidden: run `dvc repro extract`"):
         main(["--format", "speculators", "--out", str(tmp_path / "out")])
 
@@ -136,7 +137,7 @@ def test_states_that_changed_after_extraction_are_not_exported(build: Build, tmp
     data[len(data) // 2] ^= 1
     shard.write_bytes(data)
     with pytest.raises(
-        AerieError, match=r"the files' digest is \w+, .*a.json says \w+: a file changed after extraction"
+        AerieError, match=r"the files' digest is \w+, .*a.json has \w+: a file changed after extraction"
     ):
         main(["--format", "speculators", "--out", str(tmp_path / "out"), "--data", str(hidden)])
     assert not (tmp_path / "out").exists()
@@ -171,3 +172,13 @@ def test_a_vocabulary_of_no_size_is_refused(tmp_path: Path, size: str, capsys: p
     with pytest.raises(SystemExit):
         main(["--format", "specforge", "--out", str(tmp_path / "out"), "--draft-vocab-size", size])
     assert "is not positive" in capsys.readouterr().err
+
+
+def test_a_loss_mask_of_the_build_with_weights_between_0_and_1_is_reported(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pipeline.commands.export_data.BUILD", build.folder)
+    train = train_settings(loss_mask={"content": 0.5, "end": 1}).model_dump(mode="json")
+    write_json(build.folder / "config.json", {"names": ["a"], "train": train})
+    main(["--format", "speculators", "--out", str(tmp_path / "out")])
+    assert "loss_mask: {'content': 0.5} of train.loss_mask are written as 1" in capsys.readouterr().err

@@ -19,7 +19,10 @@ def dense(
     document: torch.Tensor,
     queries: torch.Tensor,
 ) -> torch.Tensor:
-    """The same by a mask over all keys: step-0 keys up to the own row in the own document, later ones only at the own row."""
+    """Compute the attention with a mask over all keys.
+
+    A query sees step-0 keys of its own document up to its own row, and later keys only at its own row.
+    """
     place = torch.arange(len(document))
     causal = (place[None] <= queries[:, None]) & (document[None] == document[queries][:, None])
     masks = [causal] + [torch.eye(len(queries), dtype=torch.bool)] * len(diagonals)

@@ -1,4 +1,7 @@
-"""Draft vocabulary and checkpoint: what does not fit is refused; near-zero acceptance after an export has its cause here."""
+"""Draft vocabulary and checkpoint: one that does not fit is refused.
+
+Near-zero acceptance after an export has its cause here.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -138,11 +141,11 @@ def test_each_row_of_the_head_says_the_token_that_the_map_gives_it(tmp_path: Pat
         ({"rope_parameters": {"rope_type": "yarn"}}, "at least rope_type and rope_theta are needed"),
         (
             {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1.0}},
-            "transformers makes no layer of its config.json: .*factor",
+            "transformers cannot make a layer of its config.json: .*factor",
         ),
         (
             {"rope_parameters": {"rope_type": "none", "rope_theta": 1.0}},
-            "transformers makes no layer of its config.json: 'none'",
+            "transformers cannot make a layer of its config.json: 'none'",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The golden data of ../shared, made with speculators 0.9.0: states, logits at every step, chain drafting, the loss."""
+"""Golden values made with speculators 0.9.0: states, logits at every step, chain drafting, the loss."""
 
 import json
 from pathlib import Path
@@ -12,17 +12,17 @@ from pipeline.drafter.checkpoint import assemble
 from pipeline.drafter.config import DrafterConfig
 from pipeline.drafter.drafter import Drafter
 from pipeline.drafter.losses import Teacher, head_loss
-from pipeline.drafter.objective import placed
+from pipeline.drafter.objective import scattered
 from pipeline.drafter.unroll import Pack, plan_unroll, unroll
 from pipeline.model.weights.ends import open_ends
 from pipeline.model.weights.target import capturing, open_model
-from tests.conftest import SHARED
+from tests.conftest import DATA
 
 pytestmark = pytest.mark.slow
 
-GOLDEN = SHARED / "golden" / "eagle3"
+GOLDEN = DATA / "golden" / "eagle3"
 TOLERANCE = 2e-5
-DOCUMENTS = ["doc0", "doc1"] if GOLDEN.exists() else []
+DOCUMENTS = ["doc0", "doc1"]
 STEPS = 4
 
 Case = dict[str, torch.Tensor]
@@ -36,10 +36,23 @@ def case() -> Case:
 @pytest.fixture(scope="module")
 def drafter() -> Drafter:
     config = DrafterConfig(
-        hidden_size=48, intermediate_size=96, num_heads=4, num_kv_heads=2, head_dim=12, vocab_size=512, draft_vocab_size=200, rms_norm_eps=1e-6,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0}, max_position_embeddings=256, layer_ids=[2, 4, 5], target_layers=8,
-        target_sha256="", target_name="golden", trained_on={}, training={},
-    )  # fmt: skip
+        hidden_size=48,
+        intermediate_size=96,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=12,
+        vocab_size=512,
+        draft_vocab_size=200,
+        rms_norm_eps=1e-6,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        max_position_embeddings=256,
+        layer_ids=[2, 4, 5],
+        target_layers=8,
+        target_sha256="",
+        target_name="golden",
+        trained_on={},
+        training={},
+    )
     tensors = load_tensors(GOLDEN / "draft.safetensors")
     return assemble(config, tensors, tensors.pop("embed_tokens.weight"), "golden")
 
@@ -66,7 +79,7 @@ def test_states_of_the_target_are_the_golden_ones(case: Case, name: str) -> None
     torch.testing.assert_close(logits, case[f"{name}.target_logits"], atol=TOLERANCE, rtol=0)
 
 
-@pytest.mark.parametrize("names", [[name] for name in DOCUMENTS] + ([DOCUMENTS] if DOCUMENTS else []))
+@pytest.mark.parametrize("names", [*([name] for name in DOCUMENTS), DOCUMENTS])
 def test_logits_of_every_step_are_the_golden_ones_alone_and_packed(
     case: Case, drafter: Drafter, names: list[str]
 ) -> None:
@@ -112,7 +125,7 @@ def test_chain_drafting_with_a_cache_over_the_true_tokens_gives_the_logits_of_ea
             )
 
 
-@pytest.mark.parametrize("decay", [1.0, 0.8] if DOCUMENTS else [])
+@pytest.mark.parametrize("decay", [1.0, 0.8])
 def test_the_loss_and_its_gradient_are_speculators_own(case: Case, drafter: Drafter, decay: float) -> None:
     golden = json.loads(Path(GOLDEN / "expected.json").read_text())["kl_div_by_decay"][str(decay)]
     packed = pack(case, DOCUMENTS)
@@ -124,7 +137,7 @@ def test_the_loss_and_its_gradient_are_speculators_own(case: Case, drafter: Draf
         supervised = plan.supervised[step]
         assert len(supervised.queries) == golden[f"full_acc_{step}_total"]
         laid, weights = (
-            placed(rows, supervised.teacher, len(plan.teacher_rows))[:, None]
+            scattered(rows, supervised.teacher, len(plan.teacher_rows))[:, None]
             for rows in (hidden[supervised.queries], supervised.weights)
         )
         part = head_loss(drafter.norm(laid), drafter.lm_head.weight, teacher, weights, "kl").loss

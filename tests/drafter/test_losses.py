@@ -5,7 +5,7 @@ import torch
 
 from pipeline.drafter import losses
 from pipeline.drafter.losses import LossKind, Teacher, full_argmax, full_logsumexp, head_loss
-from pipeline.drafter.target_argmax import Choices
+from pipeline.drafter.target_argmax import TargetArgmax
 
 pytestmark = pytest.mark.slow
 
@@ -80,7 +80,7 @@ def test_slices_of_the_vocabulary_give_the_whole_vocabularys_choice_and_sum(monk
 def test_rows_that_many_ids_share_are_scored_once_without_changing_a_choice(shared: list[int]) -> None:
     _, _, teacher, target_head = draw()
     target_head[shared] = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
-    choices = Choices(target_head)
+    choices = TargetArgmax(target_head)
     assert (choices.ids is None) == (len(shared) < 9)
     if choices.ids is not None:
         assert len(choices.ids) == VOCAB - len(shared) + 1

@@ -1,4 +1,4 @@
-"""Hidden states on disk: what is damaged or does not belong together is refused, with both sides named."""
+"""Hidden states on disk: damaged files, and files of different runs, are refused with both sides named."""
 
 import shutil
 from pathlib import Path
@@ -46,7 +46,8 @@ def test_a_shard_cut_short_is_refused_and_not_read_as_zeros(folder: Path, lost: 
     shard(folder).write_bytes(data[:-lost])
     with pytest.raises(
         ArtifactError,
-        match=rf"shard-00000.safetensors: not a whole safetensors file \({len(data) - lost:,} bytes; its header says {len(data):,}\)",
+        match=rf"shard-00000.safetensors: not a whole safetensors file "
+        rf"\({len(data) - lost:,} bytes; its header announces {len(data):,}\)",
     ):
         HiddenStates(folder)
 
@@ -75,7 +76,7 @@ def test_rows_whose_ids_differ_from_the_index_are_refused_on_reading(folder: Pat
 
     rewrite_index(folder, swap)
     states = HiddenStates(folder)
-    with pytest.raises(ArtifactError, match=r"row 'short' at .*: token ids have checksum .*, index.parquet says"):
+    with pytest.raises(ArtifactError, match=r"row 'short' at .*: token ids have checksum .*, index.parquet has"):
         states[1]
 
 
@@ -97,7 +98,7 @@ def test_an_index_row_that_cannot_be_is_refused(folder: Path, change: dict[str, 
 
 def test_a_shard_that_no_row_of_the_index_is_in_is_refused(folder: Path) -> None:
     shutil.copy(shard(folder), folder / "shard-00007.safetensors")
-    with pytest.raises(ArtifactError, match=r"\['shard-00007.safetensors'\] are there, and no row of index.parquet"):
+    with pytest.raises(ArtifactError, match=r"no row of index.parquet is in \['shard-00007.safetensors'\]"):
         HiddenStates(folder)
 
 

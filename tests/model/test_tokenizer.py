@@ -21,7 +21,7 @@ from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.compose import target_section
 from pipeline.project.targets import open_target
 from pipeline.stages.target.config import TargetSection
-from tests.conftest import ROOT, SHARED, shared_cases
+from tests.conftest import DATA, reported_cases
 
 GPT_PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -53,8 +53,8 @@ texts = st.lists(st.one_of(st.text(max_size=20), pieces), max_size=8).map("".joi
 
 
 def golden() -> list[dict[str, Any]]:
-    paths = [ROOT / "tests" / "data" / "kimi_k2_tokens.jsonl", SHARED / "golden" / "kimi_k2_tokens.jsonl"]
-    return [json.loads(line) for path in paths if path.exists() for line in path.read_text("utf-8").split("\n") if line]
+    paths = [DATA / "kimi_k2_tokens.jsonl", DATA / "golden" / "kimi_k2_tokens.jsonl"]
+    return [json.loads(line) for path in paths for line in path.read_text("utf-8").split("\n") if line]
 
 
 def changed(spec: TargetSection, tokens: dict[str, int]) -> TargetSection:
@@ -466,7 +466,7 @@ def test_finished_turns_lose_their_reasoning_and_the_turn_with_an_open_call_keep
 
 
 @pytest.mark.parametrize(
-    "case", [case for case in shared_cases("2") if "prompt_segments" in case["expect"]], ids=lambda case: case["id"]
+    "case", [case for case in reported_cases("2") if "prompt_segments" in case["expect"]], ids=lambda case: case["id"]
 )
 def test_a_reported_prompt_is_rendered_as_expected(
     kimi: TargetRecord, tokenizer: Tokenizer, case: dict[str, Any]

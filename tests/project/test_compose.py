@@ -395,14 +395,17 @@ def test_where_a_server_is_and_how_fast_it_is_asked_is_no_input_of_the_states(pr
     [
         (
             ["extract=vllm", "engine.folder=null"],
-            r"engine: .*folder: vllm hands states over as files.*override 'engine.folder=null'",
+            r"engine: .*folder: vllm passes states as files.*override 'engine.folder=null'",
         ),
         (
             ["extract.backend=vllm"],
             r"engine: .*extract.backend is vllm, which needs this section: conf/extract/vllm.yaml has one.*conf/extract/default.yaml",
         ),
-        (["extract=sglang", "extract.backend=transformers"], r"engine: .*asks no server"),
-        (["extract=sglang", "extract.layers=[0,4,6]"], r"SGLang gives the outputs of layers, so 0"),
+        (["extract=sglang", "extract.backend=transformers"], r"engine: .*uses no server"),
+        (
+            ["extract=sglang", "extract.layers=[0,4,6]"],
+            r"SGLang returns the outputs of layers, so it cannot return layer 0",
+        ),
         (["extract=sglang", "engine.url=gpu7:3000"], r"engine.url: .*must start with http"),
         (["extract=sglang", "engine.url='http://[::1/v1'"], r"engine.url: "),
         (["extract=sglang", "engine.url='http://gpu7:0'"], r"engine.url: .*names no host and port"),

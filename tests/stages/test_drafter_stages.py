@@ -1,4 +1,4 @@
-"""From accepted rows to what an engine loads: extract, train, evaluate and export, each by its own stage, on a target of random weights."""
+"""The stages extract, train, evaluate and export in turn, on a target of random weights."""
 
 import json
 from pathlib import Path

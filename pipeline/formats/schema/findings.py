@@ -1,4 +1,4 @@
-"""`build/<dataset>/audit/findings.parquet`: one line for each complaint of a check about a row."""
+"""`build/<dataset>/audit/findings.parquet`: one row for each finding about a row of the dataset."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,7 +24,7 @@ SCHEMA = versioned(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check has against a row."""
+    """A fault that a check found in a row."""
 
     id: str
     check: str
@@ -32,8 +32,8 @@ class Finding:
     """error: the row may not be trained on; warn: it may, and is counted; info: only counted."""
     message: str
     position: int | None
-    """Index into completion_ids, or None when the finding is about the whole row."""
+    """Index into completion_ids; None if the finding is about the whole row."""
 
     def to_row(self) -> dict[str, Any]:
-        """Give the finding in the columns of SCHEMA."""
+        """Return the finding in the columns of SCHEMA."""
         return {name: getattr(self, name) for name in SCHEMA.names}

@@ -1,8 +1,9 @@
-"""`build/<dataset>/hidden/`: safetensors shards, `index.parquet`, `manifest.json`; and the stamp `build/extracted/<dataset>.json`.
+"""`build/<dataset>/hidden/`: shards, index and manifest; and its stamp in `build/extracted/`.
 
-In a shard, tensor `aux` is [tokens, 3 * hidden] (low, mid, high layer, concatenated), `last` is [tokens, hidden] (the last
-layer's output before the final norm) and `token_ids` is int32 [tokens]. A row is the slice [offset, offset + length) of all three.
-Stored as float8, a value is the stored number times the float32 of `aux_scales` [tokens, 3] or `last_scales` [tokens, 1].
+In a safetensors shard, tensor `aux` is [tokens, 3 * hidden] (low, mid, high layer, concatenated), `last` is [tokens,
+hidden] (the last layer's output before the final norm) and `token_ids` is int32 [tokens]. A row is the slice [offset,
+offset + length) of all three. With float8, a value is the stored number times the float32 of `aux_scales` [tokens, 3]
+or `last_scales` [tokens, 1].
 """
 
 from typing import Literal, Self
@@ -16,7 +17,7 @@ StoredDtype = Literal["bfloat16", "float16", "float32", "float8_e4m3fn"]
 
 
 def ascending_layers(layer_ids: list[int], num_layers: int) -> bool:
-    """Tell whether these are three different ids of auxiliary layers, low to high, of a target with so many layers."""
+    """Return whether these are three different layer ids, low to high, of a target with ``num_layers`` layers."""
     return (
         len(layer_ids) == 3
         and sorted(set(layer_ids)) == layer_ids
@@ -26,7 +27,7 @@ def ascending_layers(layer_ids: list[int], num_layers: int) -> bool:
 
 
 class Manifest(Section):
-    """What the shards hold, and by which convention."""
+    """The content of the shards, and its conventions."""
 
     version: Literal[1] = 1
     capture_convention: Literal["layer_input"] = "layer_input"
@@ -34,34 +35,37 @@ class Manifest(Section):
     layer_ids: list[int] = Field(min_length=3, max_length=3)
     """Auxiliary layers, low to high."""
     layer_names: list[str]
-    """Names of the modules whose input was taken, as the model's code calls them."""
+    """Names of the modules whose inputs were taken, as in the model's code."""
     norm_name: str
     """Name of the final norm, whose input is `last`."""
     num_layers: int = Field(ge=1)
     hidden_size: int = Field(ge=1)
     dtype: StoredDtype
-    """Of `aux` and `last` as stored."""
+    """Type of `aux` and `last` as stored."""
     vocab_size: int = Field(ge=1)
     target_sha256: str
     """Digest of the weights' folder, or of the model's name and revision: states of different targets never mix."""
     backend: BackendName = "transformers"
-    """Who computed the states; the rest of the artifact does not depend on it."""
+    """What computed the states; the rest of the artifact does not depend on it."""
     engine: str | None = None
-    """Name and version of the library or server that did, as it reports itself."""
+    """Name and version of the library or server that computed them, as it reports itself."""
 
     @model_validator(mode="after")
     def _names_layers_of_the_target(self) -> Self:
         if not ascending_layers(self.layer_ids, self.num_layers):
             raise ValueError(
-                f"layer_ids {self.layer_ids} are not three ascending ids from 0 to num_layers, which is {self.num_layers}"
+                f"layer_ids {self.layer_ids} are not three ascending ids from 0 to num_layers, which is "
+                f"{self.num_layers}"
             )
         if len(self.layer_names) != len(self.layer_ids):
-            raise ValueError(f"layer_names {self.layer_names} are not one for each of layer_ids {self.layer_ids}")
+            raise ValueError(
+                f"layer_names {self.layer_names} does not have one name for each of layer_ids {self.layer_ids}"
+            )
         return self
 
 
 class Stamp(Section):
-    """Stands for a dataset's hidden states where DVC needs one small file; its digest changes when they do."""
+    """A small file that DVC tracks in place of a dataset's hidden states; its digest changes when they do."""
 
     version: Literal[1] = 1
     dataset: str

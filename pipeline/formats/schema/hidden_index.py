@@ -1,4 +1,7 @@
-"""`build/<dataset>/hidden/index.parquet`: where each row's states lie. Apart from `hidden.py`, whose names the configuration uses and needs no Parquet for."""
+"""`build/<dataset>/hidden/index.parquet`: the place of each row's states.
+
+Not in `hidden.py`, whose names the configuration imports without Parquet.
+"""
 
 import pyarrow as pa
 
@@ -18,5 +21,5 @@ INDEX = versioned(
     name="hidden-index",
     version=2,
 )
-"""Rows in the order of accepted.parquet. checksum: sha256 hex of the row's token ids as little-endian int32. segments: as in
-accepted.parquet, so of a row that was cut they may go on after its end."""
+"""Rows are in the order of accepted.parquet. checksum: SHA-256 in hex of the row's token ids as little-endian int32.
+segments: as in accepted.parquet, so if the row was cut they may end after it."""

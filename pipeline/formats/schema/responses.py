@@ -1,6 +1,6 @@
-"""`build/<dataset>/responses.jsonl`: one line a prompt, in prompt order; a failure is a line too.
+"""`build/<dataset>/responses.jsonl`: one line for each prompt, in prompt order, failures included.
 
-No time and no date: those stay in the ledger, so that the same answers give the same bytes.
+Times and dates stay in the ledger, so that the same answers give the same bytes.
 """
 
 from typing import Any, Literal
@@ -9,39 +9,40 @@ from pipeline.core.sections import Section
 
 
 class Failure(Section):
-    """Why there is no answer."""
+    """The reason why there is no answer."""
 
     kind: str
     """A short code: `http_400`, `deadline`, `budget`, ..."""
     message: str
-    """What the server or the client said; never holds a key."""
+    """Message of the server or the client; never contains a key."""
 
 
 class ResponseRow(Section):
-    """One prompt's outcome."""
+    """The result for one prompt."""
 
     id: str
     """The prompt's id."""
     key: str
-    """Hash of everything that decides the answer: the ledger's key."""
+    """The ledger's key: a hash of everything that decides the answer."""
     provider: str | None = None
-    """Who answered, by the body's own word."""
+    """The provider that answered, as the body names it."""
     model: str | None = None
-    """Which model answered, by the body's own word."""
+    """The model that answered, as the body names it."""
     attempts: int = 0
     """Requests sent for this prompt, over all runs."""
     cost_usd: float | None = None
-    """Money that this prompt cost, over all attempts whose cost is known."""
+    """Cost of this prompt in US dollars, over all attempts whose cost is known."""
     usage: dict[str, Any] | None = None
     """The body's `usage`."""
     error: Failure | None = None
-    """Why the response is missing or not usable; null when all is well."""
+    """The reason why the response is missing or not usable; null if it is usable."""
     policy: str | None = None
-    """Why the answer lies outside the provider policy (kept, not trained on); null when inside."""
+    """The reason why the answer is outside the provider policy (it is kept, and not trained on); null if it is
+    inside."""
     response: Any = None
-    """The body as received, its JSON text copied and not written anew; null when there is none, or it is no strict JSON."""
+    """The body's JSON text, copied as received; null if there is no body, or it is not strict JSON."""
     response_base64: str | None = None
-    """The body as received, where it is no strict JSON in UTF-8 (a lone surrogate, a torn body); else absent."""
+    """The body as received, if it is not strict JSON in UTF-8 (a lone surrogate, a cut body); else absent."""
 
 
 class ProviderCounts(Section):
@@ -53,7 +54,10 @@ class ProviderCounts(Section):
 
 
 class GenerateSummary(Section):
-    """`build/<dataset>/generate.json`: what the dataset's prompts came to. Same answers, same bytes: times are in the ledger."""
+    """`build/<dataset>/generate.json`: counts and costs of a dataset's answers.
+
+    The same answers give the same bytes.
+    """
 
     version: Literal[1] = 1
     prompts: int
@@ -64,7 +68,7 @@ class GenerateSummary(Section):
     failed: dict[str, int]
     """Prompts whose last request failed, by kind."""
     not_asked: int
-    """Prompts that no request was sent for."""
+    """Prompts for which no request was sent."""
     requests: int
     """Requests sent for these prompts, over all runs."""
     retried: int
@@ -74,15 +78,15 @@ class GenerateSummary(Section):
     cost_usd: float
     """Known cost of these prompts, over all runs."""
     uncertain_requests: int
-    """Requests that may have been billed without our knowing how much."""
+    """Requests that may have been billed at an unknown cost."""
     uncertain_usd: float
-    """Most that those can have cost."""
+    """Most that these requests can have cost."""
     usd_per_million_tokens: float | None
-    """Cost by completion tokens; null without any."""
+    """Cost per million completion tokens; null if there are none."""
     remaining_usd: float | None
-    """Most that asking the unanswered prompts can cost; null when no price is known."""
+    """Most that the unanswered prompts can cost; null if no price is known."""
     by_provider: dict[str, ProviderCounts]
     endpoints: list[dict[str, Any]] | None
-    """Who was admitted, at which price, when this dataset was last asked for; null when nothing had to be asked."""
+    """Endpoints that were admitted, with prices, at this dataset's last requests; null if no request was needed."""
     refused: list[dict[str, Any]] | None
-    """Who was not, and why."""
+    """Endpoints that were not admitted, with reasons."""

@@ -1,4 +1,4 @@
-"""`build/<dataset>/audit/sketch.parquet`: a few bytes of each row, by which it is compared with the rows of its own and of other datasets."""
+"""`build/<dataset>/audit/sketch.parquet`: a few bytes of each row, to compare it with other rows."""
 
 import pyarrow as pa
 
@@ -14,4 +14,5 @@ SCHEMA = versioned(
     "sketch",
     1,
 )
-"""Hashes of the prompt's and the answer's ids, and the MinHash signature of the answer's n-grams (uint16, little-endian); null where there is nothing to compare."""
+"""prompt, completion: hashes of their ids. signature: MinHash of the answer's n-grams (uint16, little-endian). Null if
+there is nothing to compare."""

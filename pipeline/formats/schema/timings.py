@@ -1,6 +1,7 @@
-"""`build/<dataset>/timings.jsonl`, one line a prompt beside its line of responses.jsonl, and its summary `timings.json`.
+"""`build/<dataset>/timings.jsonl`, a line for each response, and its summary `timings.json`.
 
-The only files of a build that hold times: two builds with the same answers differ in them, and in the pages that show them.
+These are the only files of a build with times: two builds with the same answers differ in them and in the pages that
+show them.
 """
 
 from typing import Literal
@@ -9,7 +10,7 @@ from pipeline.core.sections import Section
 
 
 class Timing(Section):
-    """When one prompt's answer was asked for, and how long it took."""
+    """Time of the request for one prompt, and its duration."""
 
     id: str
     """The prompt's id."""
@@ -19,12 +20,12 @@ class Timing(Section):
     sent_at: float | None = None
     """Seconds since the epoch."""
     seconds: float | None = None
-    """From the request to the answer's last byte; null without an answer, or when it is not known."""
+    """Seconds from the request to the answer's last byte; null if there is no answer or the time is unknown."""
     completion_tokens: int | None = None
 
 
 class Latency(Section):
-    """One provider's seconds to an answer."""
+    """Seconds that one provider takes for an answer."""
 
     answers: int
     """Answers whose time is known."""
@@ -33,14 +34,14 @@ class Latency(Section):
 
 
 class TimingsSummary(Section):
-    """How fast a dataset was answered. A key that several prompts share counts once."""
+    """Speed of a dataset's answers. A key that several prompts share counts once."""
 
     version: Literal[1] = 1
     answers: int
     measured: int
     """Answers whose time is known."""
     busy_seconds: float
-    """Time in which at least one of the measured answers was under way."""
+    """Seconds in which at least one of the measured answers was under way."""
     answers_per_second: float | None
     """Measured answers by busy seconds; null without any."""
     completion_tokens_per_second: float | None

@@ -1,4 +1,4 @@
-"""`build/<dataset>/tokens.parquet` and `accepted.parquet`: what the model read and emitted, as ids, and how that is known."""
+"""`build/<dataset>/tokens.parquet` and `accepted.parquet`: ids, and the evidence for them."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -39,30 +39,32 @@ class Segment:
     """A span of `completion_ids`: [start, end)."""
 
     kind: str
-    """Text: reasoning, content, call_id, call_name, call_args. Markers: think_open, think_close, tools_open, call_open, call_args_open,
-    call_close, tools_close, end; `special` for a special token out of place, or one that plays no role. Kimi's `call_id` holds the name
-    (`functions.name:0`), and there is no `call_name`; Qwen3 and DeepSeek write it beside the arguments (docs/reconstruction.md)."""
+    """Text: reasoning, content, call_id, call_name, call_args. Markers: think_open, think_close, tools_open, call_open,
+    call_args_open, call_close, tools_close, end; `special` for a special token out of place or without a role. Kimi's
+    `call_id` holds the name (`functions.name:0`), and there is no `call_name`; Qwen3 and DeepSeek write it beside the
+    arguments (docs/reconstruction.md)."""
     start: int
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One prompt and its answer. A rejected row has no completion, and says why."""
+    """One prompt and its answer. A rejected row has a reason and no completion."""
 
     id: str
     prompt_ids: list[int]
-    """What the model read, generation prompt included."""
+    """Ids that the model read, generation prompt included."""
     completion_ids: list[int]
-    """What the model emitted, end token included when it stopped by itself; empty when rejected."""
+    """Ids that the model wrote, with the end token if it stopped by itself; empty if rejected."""
     evidence: Evidence | None
-    """How the ids are known; None when rejected."""
+    """Evidence for the ids; None if rejected."""
     count_delta: int | None
-    """`billed_tokens` minus the length of `completion_ids`; None when nothing was billed or rebuilt. -1 with evidence `count` and the note
-    `terminator_not_billed` where the provider leaves the end token out of the bill. Where several choices share a bill that their sum does
-    not meet: the difference of the sums."""
+    """`billed_tokens` minus the length of `completion_ids`; None if nothing was billed or rebuilt. It is -1 with
+    evidence `count` and the note `terminator_not_billed` if the provider does not bill the end token. If several
+    choices share a bill that is not their sum, it is the difference of the sums."""
     billed_tokens: int | None
-    """Completion tokens billed, reasoning included; None for each of several choices whose sum does not meet their common bill."""
+    """Completion tokens billed, reasoning included; None for each of several choices whose sum is not their common
+    bill."""
     finish_reason: str | None
     provider: str | None
     segments: list[Segment]
@@ -70,12 +72,13 @@ class TokenRow:
     notes: list[str]
     """Repairs and observations, as short codes with details."""
     status: Status
-    """accept: known well enough to train on; flag: kept, but out unless the config admits it; reject: no honest ids exist."""
+    """accept: the ids are known well enough to train on; flag: kept, and left out unless the config admits it; reject:
+    the ids are unknown."""
     reason: str | None = None
     """Codes for a flag or a reject, joined by a comma and a space; None for accept."""
 
     def to_row(self) -> dict[str, Any]:
-        """Give the row in the columns of SCHEMA."""
+        """Return the row in the columns of SCHEMA."""
         row = {name: getattr(self, name) for name in SCHEMA.names}
         row["segments"] = [{"kind": s.kind, "start": s.start, "end": s.end} for s in self.segments]
         return row

@@ -1,4 +1,4 @@
-"""Who drafts: the trained drafter; an oracle that knows the answer; and, as the other anchor, a drafter nobody trained."""
+"""Proposers of drafts: a drafter, trained or untrained, and an oracle that knows the answer."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,24 +10,35 @@ from pipeline.drafter.drafter import Drafter
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """What the target just committed: [batch, slots, ...]; slot i holds the states at a token, and the token that follows it."""
+class CommittedTokens:
+    """Tokens that the target just committed, [batch, slots, ...].
+
+    Slot i has the states at a token and the token after it.
+    """
 
     aux: torch.Tensor
     next_ids: torch.Tensor
     positions: torch.Tensor
     valid: torch.Tensor
-    """Which slots count; in each conversation a run from the first."""
+    """Bool: the slots that count; in each conversation the first ones."""
 
 
 class Proposer(Protocol):
     """Drafts for a batch of conversations."""
 
-    def propose(self, news: News, rows: list[int], written: list[int], count: int) -> torch.Tensor:
-        """Take in what was committed, and draft: int64 [batch, count]. ``rows`` names the conversations, ``written`` how many tokens each has."""
+    def propose(self, committed: CommittedTokens, rows: list[int], written: list[int], count: int) -> torch.Tensor:
+        """Read the committed tokens and draft: int64 [batch, count].
+
+        Args:
+            committed: the committed tokens.
+            rows: numbers of the conversations.
+            written: tokens that each conversation has.
+            count: drafts to make.
+
+        """
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Go on with some conversations only, int64 [kept]."""
+        """Keep only the conversations ``rows``, int64 [kept]."""
 
 
 class ChainProposer:
@@ -37,15 +48,20 @@ class ChainProposer:
         self._drafter, self._cache = drafter, DraftCache()
 
     @torch.inference_mode()
-    def propose(self, news: News, rows: list[int], written: list[int], count: int) -> torch.Tensor:
-        """Draft greedily, one token after the other."""
+    def propose(self, committed: CommittedTokens, rows: list[int], written: list[int], count: int) -> torch.Tensor:
+        """Draft greedily, token by token."""
         del rows, written
         hidden = extend(
-            self._drafter, self._cache, self._drafter.fuse(news.aux), news.next_ids, news.positions, news.valid
+            self._drafter,
+            self._cache,
+            self._drafter.fuse(committed.aux),
+            committed.next_ids,
+            committed.positions,
+            committed.valid,
         )
-        newest = news.valid.sum(1) - 1
+        newest = committed.valid.sum(1) - 1
         batch = torch.arange(len(newest), device=newest.device)
-        return draft_chain(self._drafter, self._cache, hidden[batch, newest], news.positions[batch, newest], count)
+        return draft_chain(self._drafter, self._cache, hidden[batch, newest], committed.positions[batch, newest], count)
 
     def keep(self, rows: torch.Tensor) -> None:
         """Drop the other conversations' keys and values."""
@@ -53,18 +69,18 @@ class ChainProposer:
 
 
 class Oracle:
-    """Proposes what plain greedy decoding wrote: the most that any drafter can reach."""
+    """Proposes the tokens of plain greedy decoding: no drafter can be accepted more often."""
 
     def __init__(self, answers: list[list[int]]) -> None:
         self._answers = answers
 
-    def propose(self, news: News, rows: list[int], written: list[int], count: int) -> torch.Tensor:
-        """Read off the next tokens; after the end, zeros."""
+    def propose(self, committed: CommittedTokens, rows: list[int], written: list[int], count: int) -> torch.Tensor:
+        """Return the next tokens of the answers; zeros after their end."""
         drafts = [
             (self._answers[row][done : done + count] + [0] * count)[:count]
             for row, done in zip(rows, written, strict=True)
         ]
-        return torch.tensor(drafts, device=news.next_ids.device)
+        return torch.tensor(drafts, device=committed.next_ids.device)
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no cache."""

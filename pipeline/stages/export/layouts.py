@@ -1,7 +1,8 @@
-"""The two layouts that serving engines load, as pure functions of a checkpoint.
+"""The layouts that serving engines load, as pure functions of a checkpoint.
 
-sglang: `LlamaForCausalLMEagle3` with `midlayer.*`, as SafeAILab, SpecForge and SGLang name it. vllm: speculators' format with `layers.0.*`.
-The embedding is in neither: engines share the target's. Layer ids are in input convention (id k is the input of layer k).
+sglang: `LlamaForCausalLMEagle3` with `midlayer.*`, as SafeAILab, SpecForge and SGLang name it. vllm: speculators'
+format with `layers.0.*`. Neither has an embedding: engines use the target's. Layer ids are in input convention (id k is
+the input of layer k).
 """
 
 from typing import Any
@@ -17,19 +18,22 @@ SPECULATORS_VERSION = "0.9.0"
 
 
 def tensors_for_sglang(tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Weights in ``dtype``; `d2t` (int64 offsets) and `t2d` (bool) as they are."""
+    """Return the weights in ``dtype``, and `d2t` (int64 offsets) and `t2d` (bool) unchanged."""
     return {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
 
 
 def tensors_for_vllm(tensors: dict[str, torch.Tensor], dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Weights by speculators' names."""
+    """Return the weights in ``dtype`` under speculators' names."""
     return {
         name.replace("midlayer.", "layers.0.", 1): tensor for name, tensor in tensors_for_sglang(tensors, dtype).items()
     }
 
 
 def _rope(config: DrafterConfig) -> dict[str, Any]:
-    """Rotary embedding in the old form (rope_theta, rope_scaling) and the new one (rope_parameters): engines read one or the other."""
+    """Return the rotary embedding in the old form (rope_theta, rope_scaling) and the new (rope_parameters).
+
+    Engines read either.
+    """
     parameters = config.rope_parameters
     scaling = {name: value for name, value in parameters.items() if name != "rope_theta"}
     plain = parameters.get("rope_type", "default") == "default"
@@ -38,7 +42,7 @@ def _rope(config: DrafterConfig) -> dict[str, Any]:
 
 
 def _llama(config: DrafterConfig, record: TargetRecord, dtype: torch.dtype) -> dict[str, Any]:
-    """Fields of a Llama config."""
+    """Return the fields of a Llama config."""
     return {
         "model_type": "llama",
         "hidden_size": config.hidden_size,
@@ -62,10 +66,11 @@ def _llama(config: DrafterConfig, record: TargetRecord, dtype: torch.dtype) -> d
 
 
 def config_for_sglang(config: DrafterConfig, record: TargetRecord, dtype: torch.dtype) -> dict[str, Any]:
-    """config.json for SGLang (and for vLLM, which reads this layout too).
+    """Return config.json for SGLang (and for vLLM, which reads this layout too).
 
-    Default layers are left out: both engines fall back to the same ones, while an explicit list means outputs to SGLang before 2026-05-16
-    and inputs since (sgl-project/sglang#25454). Other layers must be written, or the engine silently reads the wrong states.
+    Default layers are left out: both engines fall back to the same ones, while SGLang took an explicit list for outputs
+    before 2026-05-16 and takes it for inputs since (sgl-project/sglang#25454). Other layers must be written, or the
+    engine reads the wrong states without an error.
     """
     named: dict[str, Any] = {}
     if config.layer_ids != default_layers(config.target_layers):
@@ -83,7 +88,10 @@ def config_for_sglang(config: DrafterConfig, record: TargetRecord, dtype: torch.
 def config_for_vllm(
     config: DrafterConfig, record: TargetRecord, dtype: torch.dtype, draft_tokens: int
 ) -> dict[str, Any]:
-    """config.json in speculators' format; the norm flags are written because vLLM takes an absent norm_before_residual for true."""
+    """Return config.json in speculators' format.
+
+    It has the norm flags because vLLM takes an absent norm_before_residual for true.
+    """
     return {
         "architectures": ["Eagle3DraftModel"],
         "speculators_model_type": "eagle3",

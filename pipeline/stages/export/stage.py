@@ -1,4 +1,4 @@
-"""The drafter in the layouts of SGLang and vLLM, with a model card."""
+"""The `export` stage: the drafter in the layouts of SGLang and vLLM, with a model card."""
 
 from pathlib import Path
 
@@ -16,10 +16,10 @@ from pipeline.stages.export.layouts import config_for_sglang, config_for_vllm, t
 
 
 class Config(Section):
-    """No key is read: everything is in the checkpoint."""
+    """Empty: the checkpoint has everything."""
 
 
-def run(config: Config, *, checkpoint: Path, eval: Path, record: Path, export: Path) -> None:  # noqa: A002 (the artifact's name)
+def run(config: Config, *, checkpoint: Path, eval: Path, record: Path, export: Path) -> None:  # noqa: A002
     """Write `sglang/`, `vllm/` and `README.md`.
 
     Raises:
@@ -34,7 +34,8 @@ def run(config: Config, *, checkpoint: Path, eval: Path, record: Path, export: P
     check_tensors(shape, tensors, str(checkpoint / WEIGHTS))
     if (dtype := DTYPES.get(shape.training.get("dtype", ""))) is None:
         raise ArtifactError(
-            f"{checkpoint / CONFIG}: training.dtype is {shape.training.get('dtype')!r}; one of {sorted(DTYPES)} is needed: run `dvc repro train`"
+            f"{checkpoint / CONFIG}: training.dtype is {shape.training.get('dtype')!r}; "
+            f"one of {sorted(DTYPES)} is needed: run `dvc repro train`"
         )
     try:
         if int(measured["draft_tokens"]) < 1:
@@ -42,7 +43,7 @@ def run(config: Config, *, checkpoint: Path, eval: Path, record: Path, export: P
         card = model_card(shape, target, measured)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactError(
-            f"{eval}: is no whole report of an evaluation ({error!r}): delete it and run `dvc repro evaluate`"
+            f"{eval}: is not a whole report of an evaluation ({error!r}): delete it and run `dvc repro evaluate`"
         ) from error
     with writing_folder(export) as folder:
         save_tensors(folder / "sglang" / WEIGHTS, tensors_for_sglang(tensors, dtype), {"format": "pt"})

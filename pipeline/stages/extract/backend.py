@@ -1,4 +1,4 @@
-"""What the stage asks of whatever computes the states: the model in this process, or a serving engine."""
+"""The interface of what computes the states: the model in this process, or a serving engine."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol
@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from pipeline.model.weights.target import Target
-from pipeline.stages.extract.plan import Row
+from pipeline.stages.extract.plan import InputRow
 
 
 class States(NamedTuple):
@@ -19,18 +19,26 @@ class States(NamedTuple):
 
 
 class Backend(Protocol):
-    """Computes states. Making one is cheap; `start` loads what it needs."""
+    """Computes states. Its constructor is cheap; `start` loads what it needs."""
 
     engine: str
     """Name and version of what computes: states of different engines never mix in one artifact."""
+    confirms_layers: bool
+    """True if it is certain which layers the states are of; only such states are kept for later builds."""
     padded: bool
-    """Whether a batch's rows should be of nearly one length; known after `start`."""
-
+    """True if a batch's rows should be of nearly one length; known after `start`."""
     by_row: bool
-    """Whether a row's states depend on nothing but the row, so that each may be kept by itself; else they depend, in the last bit, on its batch."""
+    """True if a row's states depend on the row alone, so that each may be kept by itself; else their last bits depend
+    on its batch."""
 
-    def start(self, probe: Row | None) -> Target:
-        """Get ready, check on ``probe`` that head(norm(last state)) is what the model itself says, and give the target's shape and names."""
+    def start(self, probe: InputRow | None) -> Target:
+        """Get ready, and return the target's shape and names.
 
-    def states(self, batches: Iterable[list[Row]]) -> Iterator[States]:
-        """States of each batch, in order. What a row gets does not depend on the batches before or after its own."""
+        Check on ``probe`` that head(norm(last state)) gives the model's own choice.
+        """
+
+    def states(self, batches: Iterable[list[InputRow]]) -> Iterator[States]:
+        """Yield the states of each batch, in order.
+
+        A row's states do not depend on the batches before or after its own.
+        """

@@ -1,13 +1,14 @@
-"""A sequence cut into runs where its content says so: an item that comes, goes or changes moves the cuts near it and no others."""
+"""Runs of a sequence, cut by its content: an edit moves only the cuts near it."""
 
 from collections.abc import Iterator, Sequence
 
 
 def runs(sizes: Sequence[int], marks: Sequence[str], most: int) -> Iterator[range]:
-    """Numbers of the items of each run, whose sizes add up to at most ``most``; a larger item is a run alone.
+    """Yield the numbers of each run's items. Their sizes add up to at most ``most``; a larger item is a run alone.
 
-    A run ends before the item with the smallest mark among those before which its size would be between half and whole of ``most``.
-    So the next cut after an edit is mostly where it was before, and from there on all are. What is left at the end is the last run.
+    A run ends before the item with the smallest mark, among the items before which the run's size is between half and
+    all of ``most``. So the next cut after an edit is mostly where it was before, and all later cuts are. The rest of
+    the sequence is the last run.
     """
     start = 0
     while start < len(sizes):
@@ -22,7 +23,7 @@ def runs(sizes: Sequence[int], marks: Sequence[str], most: int) -> Iterator[rang
 
 
 def _cut(sizes: Sequence[int], marks: Sequence[str], start: int, end: int, most: int) -> int:
-    """Best place to end the run that begins at ``start`` and has room up to ``end``, which is no end of the sequence."""
+    """Return where to end the run that begins at ``start`` and has room up to ``end``, before the sequence ends."""
     total = sum(sizes[start:end])
     best = end
     for place in range(end - 1, start, -1):

@@ -1,7 +1,7 @@
-"""The target's forward pass over packed rows, and what is taken from it.
+"""The target's forward pass over packed rows, and the states taken from it.
 
-Rows are laid end to end and only attention looks at them one by one, so nothing is padded. A target whose attention does something
-else than full causal attention (sliding windows, capped scores, its own code) runs padded, in batches of nearly equal length.
+Rows are laid end to end and only attention separates them, so nothing is padded. A target with other than full causal
+attention (sliding windows, capped scores, its own code) runs padded, in batches of nearly equal length.
 """
 
 from contextvars import ContextVar
@@ -28,19 +28,19 @@ def _packed_attention(
     scaling: float | None = None,
     **_options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention of each packed row by itself; neighbours of one length are computed together.
+    """Compute causal attention within each packed row; neighbours of equal length are computed together.
 
     Args:
-        _module: the attention module, as transformers hands it over.
+        _module: the attention module, which transformers passes.
         query: [1, heads, tokens, head_dim].
         key: [1, kv_heads, tokens, head_dim].
         value: as ``key``.
-        _mask: none: the rows' lengths say it all.
+        _mask: unused: the rows' lengths decide.
         scaling: factor on scores.
-        _options: dropout and the like; nothing of it applies to inference with full attention.
+        _options: dropout and others, which do not apply to inference with full attention.
 
     Returns:
-        [1, tokens, heads, head_dim] and no weights.
+        [1, tokens, heads, head_dim], and None for the weights.
 
     """
     parts, begin = [], 0
@@ -59,7 +59,10 @@ def _packed_attention(
 
 
 def can_pack(target: Target) -> bool:
-    """Tell whether attention is plain causal attention that may be replaced: no windows, no capping, no code of the model's own."""
+    """Return whether attention is plain causal attention that may be replaced.
+
+    Windows, capped scores and code of the model's own forbid it.
+    """
     config = target.config
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
@@ -85,7 +88,10 @@ def pack_attention(target: Target) -> None:
 def states(
     target: Target, layer_ids: list[int], rows: list[torch.Tensor], *, packed: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Hidden states of whole rows, end to end: aux [tokens, 3 * hidden] and last [tokens, hidden], on the model's device."""
+    """Return the hidden states of rows, end to end, on the model's device.
+
+    They are aux [tokens, 3 * hidden] and last [tokens, hidden].
+    """
     lengths = [len(row) for row in rows]
     with torch.inference_mode(), capturing(target, layer_ids) as caught:
         if packed:
@@ -99,14 +105,15 @@ def states(
     ]
     if any(len(state) != sum(lengths) for state in flat):
         raise InputError(
-            f"{target.source.name}: {sum(lengths)} token ids gave {[len(state) for state in flat]} hidden states: one a token is needed"
+            f"{target.source.name}: {sum(lengths)} token ids gave {[len(state) for state in flat]} hidden states: "
+            "one for each token is needed"
         )
     device = flat[-1].device
     return torch.cat([state.to(device) for state in flat[:-1]], -1), flat[-1]
 
 
 def run_packed(target: Target, rows: list[torch.Tensor]) -> None:
-    """Run the decoder over rows laid end to end; after `pack_attention`."""
+    """Run the decoder over rows laid end to end; `pack_attention` must have been called."""
     places = torch.cat([torch.arange(len(row)) for row in rows])[None].to(target.device)
     token = _LENGTHS.set([len(row) for row in rows])
     try:
@@ -122,10 +129,12 @@ def _run_padded(target: Target, rows: list[torch.Tensor]) -> None:
 
 
 def check_teacher(target: Target, layer_ids: list[int], row: torch.Tensor, *, packed: bool) -> None:
-    """Check on one row that head(norm(last state)) is what the model itself says: else training would learn from a wrong teacher.
+    """Check on one row that head(norm(last state)) gives the model's own logits.
+
+    Otherwise training would learn from a wrong teacher.
 
     Raises:
-        InputError: it is not: the state was taken on the wrong side of a norm, or the model scales or caps its logits.
+        InputError: the state was taken on the wrong side of a norm, or the model scales or caps its logits.
 
     """
     row = row[:_PROBE_TOKENS]
@@ -137,13 +146,14 @@ def check_teacher(target: Target, layer_ids: list[int], row: torch.Tensor, *, pa
     _LENGTHS.reset(token)
     if broken := int((~torch.isfinite(own)).any(-1).sum()):
         raise InputError(
-            f"{target.source.name}: the model's own logits are no finite numbers at {broken} of {len(row)} positions: set extract.compute_dtype to bfloat16 or float32, "
-            "and look at the weights if it is"
+            f"{target.source.name}: the model's own logits are not finite at {broken} of {len(row)} positions: "
+            "set extract.compute_dtype to bfloat16 or float32; if it is already, check the weights"
         )
     agree = (own.argmax(-1) == ours.argmax(-1)).float().mean().item()
     error = ((own - ours).abs().max() / own.abs().max().clamp(min=1e-6)).item()
     if not (agree >= 0.99 and error <= 0.05):
         raise InputError(
-            f"{target.source.name}: head(norm(state)) agrees with the model's own choice at {agree:.0%} of {len(row)} positions (largest difference {error:.1%} of the "
-            "largest logit); at least 99 % and 5 % are needed: this architecture scales or caps its logits, or its final norm was not found"
+            f"{target.source.name}: head(norm(state)) agrees with the model's own choice at {agree:.0%} of {len(row)} "
+            f"positions (largest difference {error:.1%} of the largest logit); at least 99 % and at most 5 % are "
+            "needed: this architecture scales or caps its logits, or its final norm was not found"
         )

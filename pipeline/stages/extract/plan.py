@@ -1,5 +1,7 @@
-"""What to compute, in which batches, into which shards: decided by the rows' content alone, so that a resumed run makes the same bytes,
-and an edited dataset the same batches and shards but for those near the edit.
+"""The rows to compute, their batches and their shards.
+
+The rows' content alone decides: a resumed run makes the same bytes, and an edited dataset the same batches and shards
+except near the edit.
 """
 
 import hashlib
@@ -26,12 +28,12 @@ _STATES = 4
 """Three auxiliary layers and the last."""
 MOST_PADDING = 0.03
 """Share of a padded batch that may be padding."""
-_NEIGHBOURHOOD = 32
-"""Batches' worth of rows among which a padded batch looks for rows of its length."""
+_WINDOW = 32
+"""Batches of rows from which a padded batch takes rows of similar length."""
 
 
 @dataclass(frozen=True)
-class Row:
+class InputRow:
     """One conversation to run the target over."""
 
     id: str
@@ -41,26 +43,30 @@ class Row:
 
     @cached_property
     def checksum(self) -> str:
-        """Of its ids; also decides where batches and shards are cut."""
+        """SHA-256 of the ids; also decides where batches and shards are cut."""
         return checksum(self.token_ids)
 
 
 @dataclass(slots=True)
 class Selection:
-    """The rows to extract, in the order of the input, and what became of the others."""
+    """The rows to extract, in the order of the input, and counts of the others."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[InputRow] = field(default_factory=list)
     segments: list[pa.Array] = field(default_factory=list)
-    """Their segments as in accepted.parquet, in pieces; only handed on."""
+    """Their segments as in accepted.parquet, in pieces; passed on unchanged."""
     cut: int = 0
+    """Rows cut to `max_length`."""
     left_out: Counter[str] = field(default_factory=Counter)
+    """Rows left out, by reason."""
 
 
 def select(source: Path, table: Iterable[pa.RecordBatch], config: ExtractSection, vocab_size: int) -> Selection:
-    """Take the rows to extract, in the columns of schema/tokens.py; one that is too long is cut or left out, and counted.
+    """Select the rows to extract from batches in the columns of schema/tokens.py.
+
+    Cut or leave out long rows, and count them.
 
     Raises:
-        InputError: an id comes twice, or a token lies outside the target's vocabulary.
+        InputError: an id comes twice, or a token is outside the target's vocabulary.
 
     """
     selection = Selection()
@@ -77,7 +83,9 @@ def select(source: Path, table: Iterable[pa.RecordBatch], config: ExtractSection
             if len(ids) and not 0 <= ids.min() <= ids.max() < vocab_size:
                 place = int(np.flatnonzero((ids < 0) | (ids >= vocab_size))[0])
                 raise InputError(
-                    f"{source}: row {row.id!r}: token {place} is {ids[place]}; the target's vocabulary has {vocab_size} ids: these rows are another target's"
+                    f"{source}: row {row.id!r}: token {place} is {ids[place]}; the target's vocabulary has "
+                    f"{vocab_size} "
+                    "ids: these rows are another target's"
                 )
             if _take(selection, row, config):
                 taken.append(number)
@@ -85,18 +93,20 @@ def select(source: Path, table: Iterable[pa.RecordBatch], config: ExtractSection
     return selection
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[Row]:
-    """Each row's ids, prompt and completion, without a Python object for each."""
+def _rows(batch: pa.RecordBatch) -> Iterator[InputRow]:
+    """Yield each row with its ids, prompt and completion, without a Python object for each id."""
     (prompts, begins), (completions, starts) = (
         flat_lists(batch.column(name)) for name in ("prompt_ids", "completion_ids")
     )
     edges = zip(pairwise(begins.tolist()), pairwise(starts.tolist()), strict=True)
     for name, ((begin, end), (start, stop)) in zip(batch.column("id").to_pylist(), edges, strict=True):
-        yield Row(name, torch.from_numpy(np.concatenate((prompts[begin:end], completions[start:stop]))), end - begin)
+        yield InputRow(
+            name, torch.from_numpy(np.concatenate((prompts[begin:end], completions[start:stop]))), end - begin
+        )
 
 
-def _take(selection: Selection, row: Row, config: ExtractSection) -> bool:
-    """Take a row, or count why not."""
+def _take(selection: Selection, row: InputRow, config: ExtractSection) -> bool:
+    """Add a row to the selection, or count why not; return whether it was added."""
     long = len(row.token_ids) > config.max_length
     if long and config.on_long == "leave_out":
         selection.left_out["longer_than_max_length"] += 1
@@ -106,23 +116,25 @@ def _take(selection: Selection, row: Row, config: ExtractSection) -> bool:
         selection.left_out["no_supervised_tokens"] += 1
         return False
     selection.cut += long
-    selection.rows.append(Row(row.id, kept, row.prompt_length))
+    selection.rows.append(InputRow(row.id, kept, row.prompt_length))
     return True
 
 
 def bytes_per_token(hidden_size: int, dtype: StoredDtype) -> int:
-    """Disk space of one token: four states, its id, and the scales of float8."""
+    """Return the disk space of one token: four states, its id, and the scales of float8."""
     scales = _STATES * 4 if dtype == "float8_e4m3fn" else 0
     return _STATES * hidden_size * _ITEM_BYTES[dtype] + 4 + scales
 
 
-def batches(rows: list[Row], tokens: int, *, padded: bool) -> Iterator[list[int]]:
-    """Numbers of rows in batches of at most ``tokens`` tokens, neighbours together, in a batch the longest first; a longer row is a batch alone.
+def batches(rows: list[InputRow], tokens: int, *, padded: bool) -> Iterator[list[int]]:
+    """Yield the numbers of each batch's rows, longest first.
 
-    A padded batch is closed as well when a row would bring more than 3 % padding; its rows come from a wider neighbourhood, to find some of a length.
+    A batch holds neighbours of at most ``tokens`` tokens; a longer row is a batch alone. A padded batch is also closed
+    before a row that would bring its padding above 3 %; its rows come from a window of 32 batches, where there are more
+    rows of similar length.
     """
     sizes, marks = [len(row.token_ids) for row in rows], [row.checksum for row in rows]
-    for run in runs(sizes, marks, tokens * _NEIGHBOURHOOD if padded else tokens):
+    for run in runs(sizes, marks, tokens * _WINDOW if padded else tokens):
         ordered = sorted(run, key=lambda number: (-sizes[number], number))
         if padded:
             yield from _even(ordered, sizes, tokens)
@@ -152,7 +164,7 @@ class ShardPlan:
     tokens: int
 
 
-def shards(rows: list[Row], batched: Iterable[list[int]], token_bytes: int, shard_bytes: int) -> list[ShardPlan]:
+def shards(rows: list[InputRow], batched: Iterable[list[int]], token_bytes: int, shard_bytes: int) -> list[ShardPlan]:
     """Group batches into shards of at most ``shard_bytes``; a larger batch is a shard alone."""
     members = list(batched)
     tokens = [sum(len(rows[number].token_ids) for number in batch) for batch in members]

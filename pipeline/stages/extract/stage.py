@@ -1,8 +1,10 @@
-"""Accepted rows to the target's hidden states: `build/<dataset>/hidden/` and its stamp."""
+"""The `extract` stage: from accepted rows to the target's hidden states and their stamp."""
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,7 +20,7 @@ from pipeline.core.reuse.index import Piece
 from pipeline.core.reuse.segment_files import link_or_copy
 from pipeline.core.sections import Section
 from pipeline.formats.hidden_states import INDEX_NAME, MANIFEST
-from pipeline.formats.schema.hidden import Manifest, Stamp
+from pipeline.formats.schema.hidden import Manifest, Stamp, StoredDtype
 from pipeline.formats.schema.hidden_index import INDEX
 from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.model.weights.devices import use_threads
@@ -27,8 +29,8 @@ from pipeline.model.weights.source import find_source, read_config
 from pipeline.model.weights.target import Target
 from pipeline.stages.extract.backend import Backend
 from pipeline.stages.extract.config import EngineSection, ExtractSection
-from pipeline.stages.extract.plan import Row, Selection, ShardPlan, batches, bytes_per_token, select, shards
-from pipeline.stages.extract.shard_reuse import KeptStates, decides
+from pipeline.stages.extract.plan import InputRow, Selection, ShardPlan, batches, bytes_per_token, select, shards
+from pipeline.stages.extract.shard_reuse import ReusableStates, states_key
 from pipeline.stages.extract.writer import ShardWriter, check_space, close_partial, is_done, open_partial
 
 
@@ -39,14 +41,26 @@ class Config(Section):
     engine: EngineSection | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _ShardFolder:
+    """The folder that takes the shards, and the plan by which it is filled."""
+
+    folder: Path
+    rows: list[InputRow]
+    plans: list[ShardPlan]
+    dtype: StoredDtype
+    token_bytes: int
+    """Disk space of one token."""
+
+
 def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: Path, hidden: Path, stamp: Path) -> None:
     """Run the target over every accepted row and store its states.
 
     Raises:
         InputError: rows that are not this target's.
         ConfigError: layers that this target does not have.
-        DiskError: the states will not fit.
-        EngineError: the server is not there, or gives other states than asked for.
+        DiskError: the states do not fit.
+        EngineError: the server cannot be reached, or returns other states than it was asked for.
 
     """
     read_json(verdict)
@@ -55,28 +69,33 @@ def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: P
     source = find_source(model)
     shape = read_config(source).get_text_config()
     vocab_size = int(shape.vocab_size)
-    if vocab_size != (wanted := int(read_json(record)["vocab_size"])):
+    if vocab_size != (recorded := int(read_json(record)["vocab_size"])):
         raise InputError(
-            f"{source.name}: its config has a vocabulary of {vocab_size}; {record} says {wanted}: weights and target are not of one model"
+            f"{source.name}: its config has a vocabulary of {vocab_size}; {record} has {recorded}: "
+            "weights and target are not of one model"
         )
     layer_ids = auxiliary_layers(settings.layers, int(shape.num_hidden_layers))
     selection = select(accepted, read_batches(accepted, SCHEMA), settings, vocab_size)
     token_bytes = bytes_per_token(int(shape.hidden_size), settings.dtype)
     backend = _backend(config, model, layer_ids)
     rows = selection.rows
-    _say(selection, settings)
-    with open_cache("extract", decides(settings, source.sha256, layer_ids, backend.engine)) as kept:
-        partial = open_partial(
-            hidden,
-            _key(settings, selection, source.sha256, layer_ids, backend.engine, code_digest("extract", kept)),
-            kept,
-        )
+    _print_selection(selection, settings)
+    with open_cache("extract", states_key(settings, source.sha256, layer_ids, backend.engine)) as cache:
+        identity = [
+            source.sha256,
+            layer_ids,
+            backend.engine,
+            backend.confirms_layers,
+            code_digest("extract", cache).hex(),
+        ]
+        partial = open_partial(hidden, _partial_key(settings, selection, identity), cache)
+        if not backend.confirms_layers:
+            _print_unconfirmed(backend.engine, partial)
         target = backend.start(rows[0] if rows else None)
         batched = batches(rows, 1 if backend.by_row else settings.tokens_per_batch, padded=backend.padded)
         plans = shards(rows, batched, token_bytes, settings.shard_bytes)
-        digests = _fill(
-            backend, KeptStates(kept, rows, padded=backend.padded), rows, plans, settings, partial, token_bytes
-        )
+        reusable = ReusableStates(cache, rows, padded=backend.padded, confirmed=backend.confirms_layers)
+        digests = _fill(_ShardFolder(partial, rows, plans, settings.dtype, token_bytes), backend, reusable)
     write_batches(partial / INDEX_NAME, INDEX, _index(selection, plans))
     write_json(partial / MANIFEST, _manifest(target, layer_ids, settings, backend.engine))
     close_partial(partial)
@@ -84,101 +103,108 @@ def run(config: Config, *, accepted: Path, verdict: Path, record: Path, model: P
     write_json(stamp, _stamp(stamp.stem, selection, sha256_folder(hidden, digests)))
 
 
-def _say(selection: Selection, settings: ExtractSection) -> None:
-    """Tell how many rows there are and what became of the others; the stamp has the same counts."""
+def _print_selection(selection: Selection, settings: ExtractSection) -> None:
+    """Print how many rows are extracted, cut and left out; the stamp has the same counts."""
     rows, left_out = len(selection.rows), selection.left_out.total()
-    said = f"extract: {rows:,} of {rows + left_out:,} accepted rows"
+    line = f"extract: {rows:,} of {rows + left_out:,} accepted rows"
     if selection.cut:
-        said += f"; {selection.cut:,} cut to max_length, {settings.max_length} tokens"
+        line += f"; {selection.cut:,} cut to max_length, {settings.max_length} tokens"
     if left_out:
-        said += (
-            f"; left out: {', '.join(f'{count:,} {reason}' for reason, count in sorted(selection.left_out.items()))}"
-        )
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(selection.left_out.items()))
+        line += f"; left out: {reasons}"
     if left_out and not rows:
-        said += f"; none is left: raise extract.max_length, which is {settings.max_length}"
-    print(said, flush=True)
+        line += f"; none is left: raise extract.max_length, which is {settings.max_length}"
+    print(line, flush=True)
+
+
+def _print_unconfirmed(engine: str, partial: Path) -> None:
+    """Print what it means that the server does not report its layers."""
+    line = f"extract: {engine} does not report which layers it returns, so their states are not kept for later builds"
+    if done := len(list(partial.glob("shard-*"))):
+        line += (
+            f"; {done} shards of an earlier run stay: if the server had been launched for other layers then, "
+            f"stop, remove {partial} and run again"
+        )
+    print(f"{line} (docs/extract-servers.md)", flush=True)
 
 
 @no_collector()
 def _backend(config: Config, model: Path, layer_ids: list[int]) -> Backend:
-    """What computes the states; only what the chosen one needs is loaded."""
+    """Make the backend that the config names, and import only what it needs."""
     if config.extract.backend == "transformers":
         from pipeline.stages.extract.local import LocalBackend
 
         return LocalBackend(config.extract, model, layer_ids)
     if config.engine is None:
         raise ConfigError(
-            f"extract.backend is {config.extract.backend}, and there is no section engine; run `python -m pipeline compose`"
+            f"extract.backend is {config.extract.backend}, and there is no section engine; "
+            "run `python -m pipeline compose`"
         )
     from pipeline.stages.extract.engines.client import ServerBackend
 
     return ServerBackend(config.extract, config.engine, model, layer_ids)
 
 
-def _fill(
-    backend: Backend,
-    kept: KeptStates,
-    rows: list[Row],
-    plans: list[ShardPlan],
-    settings: ExtractSection,
-    partial: Path,
-    token_bytes: int,
-) -> dict[str, str]:
-    """Make every shard: one that a killed run finished stays, one of an earlier build is linked, the others are put together from kept and new states.
+def _fill(target: _ShardFolder, backend: Backend, reusable: ReusableStates) -> dict[str, str]:
+    """Make every shard, and return the SHA-256 of each by its name.
 
-    Returns the SHA-256 of each.
+    A shard that a killed run finished stays, a whole one of an earlier build is linked, the others are made of reused
+    and new states.
 
     Raises:
-        DiskError: what is to be written will not fit.
+        DiskError: what is to be written does not fit.
 
     """
     digests: dict[str, str] = {}
     todo: list[tuple[ShardPlan, list[Piece | None]]] = []
-    for plan in plans:
-        path = partial / plan.name
+    for plan in target.plans:
+        path = target.folder / plan.name
         if is_done(path, plan):
-            digests[plan.name] = kept.keep(plan, path)
-        elif (found := kept.whole(plan, pieces := kept.find(plan))) is not None:
-            link_or_copy(found, path)
-            digests[plan.name] = pieces[0].segment.hex() if pieces[0] else ""
+            digests[plan.name] = reusable.keep(plan, path)
+        elif (whole := reusable.whole_file(plan, pieces := reusable.find(plan))) is not None:
+            source, digests[plan.name] = whole
+            link_or_copy(source, path)
         else:
             todo.append((plan, pieces))
-    tokens, left = sum(plan.tokens for plan in plans), sum(plan.tokens for plan, _ in todo)
-    check_space(partial, left * token_bytes, left, token_bytes)
+    tokens, left = sum(plan.tokens for plan in target.plans), sum(plan.tokens for plan, _ in todo)
+    check_space(target.folder, left * target.token_bytes, left, target.token_bytes)
     missing = (
-        [rows[number] for number in batch]
+        [target.rows[number] for number in batch]
         for plan, pieces in todo
         for batch, piece in zip(plan.batches, pieces, strict=True)
         if piece is None
     )
+
+    def written(plan: ShardPlan, path: Path) -> None:
+        digests[plan.name] = reusable.keep(plan, path)
+
     states, done = backend.states(missing), tokens - left
-    with ShardWriter(
-        partial, rows, settings.dtype, lambda plan, path: digests.update({plan.name: kept.keep(plan, path)})
-    ) as writer:
+    with ShardWriter(target.folder, target.rows, target.dtype, written) as writer:
         for plan, pieces in todo:
             for batch, piece in zip(plan.batches, pieces, strict=True):
                 finishes = plan if batch is plan.batches[-1] else None
                 if piece is None:
                     writer.add(batch, *next(states), finishes)
                 else:
-                    writer.add_stored(kept.read(piece), finishes)
+                    writer.add_stored(reusable.read(piece), finishes)
             done += plan.tokens
             print(f"extract: {done:,} of {tokens:,} tokens", flush=True)
     return digests
 
 
-def _key(
-    settings: ExtractSection, selection: Selection, target_sha256: str, layer_ids: list[int], engine: str, code: bytes
-) -> str:
-    """Digest of everything that decides the shards' bytes: settings, weights, rows, and what computes them, this program's own code included."""
-    digest = hashlib.sha256(to_json([settings.model_dump(mode="json"), target_sha256, layer_ids, engine, code.hex()]))
+def _partial_key(settings: ExtractSection, selection: Selection, identity: list[Any]) -> str:
+    """Return a digest of all that decides the shards' bytes.
+
+    That is the settings, the rows, and the identity of weights, engine and code.
+    """
+    digest = hashlib.sha256(to_json([settings.model_dump(mode="json"), *identity]))
     for row in selection.rows:
         digest.update(to_json([row.id, row.prompt_length, row.checksum]))
     return digest.hexdigest()
 
 
 def _index(selection: Selection, plans: list[ShardPlan]) -> Iterator[pa.RecordBatch]:
-    """Index rows in the order of the input."""
+    """Yield the index of the rows, in the order of the input."""
     rows = selection.rows
     shards_of, offsets = [""] * len(rows), [0] * len(rows)
     for plan in plans:

@@ -1,4 +1,4 @@
-"""What training sees: every dataset's rows, the held-out ones apart, packed anew in each epoch by a seeded shuffle."""
+"""The training data: rows of all datasets, the held-out ones apart, packed anew in each epoch."""
 
 import hashlib
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from pipeline.model.weights.ends import Ends
 
 @dataclass(frozen=True, slots=True)
 class RowRef:
-    """One conversation, unread."""
+    """The place of one conversation, whose states are not read yet."""
 
     dataset: str
     number: int
@@ -29,7 +29,7 @@ class RowRef:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """All rows of all datasets, and what they have in common."""
+    """All rows of all datasets, and their common manifest."""
 
     manifest: Manifest
     states: dict[str, HiddenStates]
@@ -39,14 +39,17 @@ class Corpus:
     weights_by_kind: LossWeights
 
     def read(self, refs: Sequence[RowRef], *, check: bool = False) -> list[HiddenRow]:
-        """Read rows from the shards; with ``check``, refuse those whose values cannot be."""
+        """Read rows from the shards; with ``check``, refuse ids outside the vocabulary and non-finite values."""
         return [
             self.states[ref.dataset].check(ref.number) if check else self.states[ref.dataset][ref.number]
             for ref in refs
         ]
 
     def weights(self, ref: RowRef) -> torch.Tensor:
-        """What each token of a row counts in the loss: float32 [length], 0 where the target did not write it, or the mask leaves it out."""
+        """Return the weight of each token in the loss: float32 [length].
+
+        It is 0 if the target did not write the token or the mask leaves it out.
+        """
         return self.states[ref.dataset].loss_weights(ref.number, self.weights_by_kind)
 
     def packed(self, refs: Sequence[RowRef], *, check: bool = False) -> Pack:
@@ -57,7 +60,7 @@ class Corpus:
 def open_corpus(
     stamps: Path, hidden: dict[str, Path], names: list[str], target_sha256: str, heldout: float, weights: LossWeights
 ) -> Corpus:
-    """Open every dataset and check that their states belong together and to this target.
+    """Open every dataset, and check that the states are of one target, which is this build's.
 
     Raises:
         ArtifactError: a stamp is missing or left over, or states are of different targets, layers or widths.
@@ -67,17 +70,18 @@ def open_corpus(
     found = {path.stem for path in stamps.glob("*.json")}
     if found != set(names):
         raise ArtifactError(
-            f"{stamps}: has stamps of {sorted(found)}; params.yaml names {sorted(names)}: "
-            f"missing {sorted(set(names) - found)} (run `dvc repro`), left over {sorted(found - set(names))} (run `python -m pipeline compose`)"
+            f"{stamps}: has stamps of {sorted(found)}; params.yaml names {sorted(names)}: missing "
+            f"{sorted(set(names) - found)} (run `dvc repro`), left over {sorted(found - set(names))} "
+            "(run `python -m pipeline compose`)"
         )
     read_stamps = {name: read_model(stamps / f"{name}.json", Stamp) for name in sorted(names)}
     states = {name: HiddenStates(hidden[name]) for name in sorted(names)}
     for name, dataset in states.items():
-        holds, said = (name, len(dataset), sum(row.length for row in dataset.index)), read_stamps[name]
-        if holds != (said.dataset, said.rows, said.tokens):
+        holds, stamp = (name, len(dataset), sum(row.length for row in dataset.index)), read_stamps[name]
+        if holds != (stamp.dataset, stamp.rows, stamp.tokens):
             raise ArtifactError(
-                f"{hidden[name]}: has {holds[1]} rows of {holds[2]} tokens; its stamp {stamps / name}.json says {said.rows} rows of {said.tokens} tokens "
-                f"for {said.dataset!r}: run `dvc repro extract@{name}`"
+                f"{hidden[name]}: has {holds[1]} rows of {holds[2]} tokens; its stamp {stamps / name}.json has "
+                f"{stamp.rows} rows of {stamp.tokens} tokens for {stamp.dataset!r}: run `dvc repro extract@{name}`"
             )
     manifest = _common(states, target_sha256)
     refs = [
@@ -88,8 +92,9 @@ def open_corpus(
     ]
     if not refs:
         raise InputError(
-            f"no row to train on in {sorted(names)}: all were left out, none was accepted, or train.loss_mask leaves out all that they hold; "
-            f"read build/<dataset>/audit/summary.json and the stamps in {stamps}"
+            f"no row to train on in {sorted(names)}: all were left out, none was accepted, or train.loss_mask leaves "
+            "out "
+            f"all of their tokens; read build/<dataset>/audit/summary.json and the stamps in {stamps}"
         )
     kept = _heldout(refs, heldout)
     return Corpus(
@@ -103,19 +108,22 @@ def open_corpus(
 
 
 def _common(states: dict[str, HiddenStates], target_sha256: str) -> Manifest:
-    """Check that all manifests say the same but for the stored dtype, and that the target is this build's."""
+    """Check that all manifests are equal except the stored dtype, and that the target is this build's."""
     first, *others = states.items()
     for name, dataset in others:
         for field in Manifest.model_fields:
             mine, theirs = getattr(first[1].manifest, field), getattr(dataset.manifest, field)
             if field != "dtype" and mine != theirs:
                 raise ArtifactError(
-                    f"hidden states of {first[0]} and {name} differ in {field}: {mine} and {theirs}; run `dvc repro extract`"
+                    f"hidden states of {first[0]} and {name} differ in {field}: {mine} and {theirs}; "
+                    "run `dvc repro extract`"
                 )
     manifest = first[1].manifest
     if manifest.target_sha256 != target_sha256:
         raise ArtifactError(
-            f"hidden states are of target {manifest.target_sha256[:16]}; the weights at hand are {target_sha256[:16]}: run `dvc repro extract`"
+            f"hidden states are of target {manifest.target_sha256[:16]}; this build's weights are "
+            f"{target_sha256[:16]}: "
+            "run `dvc repro extract`"
         )
     return manifest
 
@@ -134,12 +142,13 @@ def check_shape(manifest: Manifest, ends: Ends, where: str) -> None:
     ):
         if target != states:
             raise ArtifactError(
-                f"{where}: {what} {target}; the hidden states have {states}: they are of another target, run `dvc repro extract`"
+                f"{where}: {what} {target}; the hidden states have {states}: they are of another target, "
+                "run `dvc repro extract`"
             )
 
 
 def _heldout(refs: list[RowRef], share: float) -> set[RowRef]:
-    """Pick rows by a hash of their names, so that a row stays on its side when others come or go."""
+    """Pick rows by a hash of their names, so that a row stays held out or not when other rows are added or removed."""
     count = min(round(len(refs) * share), len(refs) - 1)
     if share and not count and len(refs) > 1:
         count = 1
@@ -148,10 +157,10 @@ def _heldout(refs: list[RowRef], share: float) -> set[RowRef]:
 
 
 def count_supervised(corpus: Corpus) -> torch.Tensor:
-    """How often each token is supervised in the training rows: int64 [vocab].
+    """Count how often each token is supervised in the training rows: int64 [vocab].
 
     Raises:
-        ArtifactError: a token lies outside the vocabulary.
+        ArtifactError: a token is outside the vocabulary.
 
     """
     counts = torch.zeros(corpus.manifest.vocab_size, dtype=torch.int64)
@@ -165,14 +174,20 @@ def count_supervised(corpus: Corpus) -> torch.Tensor:
 
 
 def packs_of_epoch(rows: Sequence[RowRef], tokens: int, seed: int, epoch: int) -> list[list[RowRef]]:
-    """One epoch: rows shuffled by (seed, epoch), then laid into packs of at most ``tokens``; a longer row is a pack alone."""
+    """Return the packs of an epoch: rows shuffled by (seed, epoch), in packs of at most ``tokens``.
+
+    A longer row is a pack alone.
+    """
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     order: list[int] = torch.randperm(len(rows), generator=generator).tolist()
     return pack([rows[number] for number in order], tokens)
 
 
 def pack(rows: Sequence[RowRef], tokens: int) -> list[list[RowRef]]:
-    """Lay rows into packs in order: each goes into the first open pack with room; the fullest of eight open packs closes to make place."""
+    """Put rows into packs in order, each into the first open pack with room.
+
+    The fullest of eight open packs closes to make room.
+    """
     done: list[list[RowRef]] = []
     open_packs: list[tuple[int, list[RowRef]]] = []
     for row in rows:
@@ -181,7 +196,7 @@ def pack(rows: Sequence[RowRef], tokens: int) -> list[list[RowRef]]:
                 open_packs[place] = (used + row.length, [*members, row])
                 break
         else:
-            if len(open_packs) == 8:  # more look for a fit among more, and mix the order less
+            if len(open_packs) == 8:  # more open packs would fill better, and mix the order less
                 fullest = max(range(8), key=lambda place: open_packs[place][0])
                 done.append(open_packs.pop(fullest)[1])
             open_packs.append((row.length, [row]))

@@ -1,8 +1,8 @@
-"""Several processes that train one drafter: `torchrun --nproc-per-node N -m pipeline train`, on one machine or many.
+"""Processes that train one drafter together: `torchrun --nproc-per-node N -m pipeline train`.
 
-Each process takes every N-th pack of a step; sums of counts and gradients go over all of them, so the weights are those that one
-process with all packs would get. The launcher, not the config, says how many there are: the result does not depend on it.
-Only the first process writes files; all of them read the same ones.
+They run on one machine or many. Each process takes every N-th pack of a step. Counts and gradients are summed over all
+processes, so the weights are those of one process with all packs. The launcher sets the number of processes, not the
+config: the result does not depend on it. Only the first process writes files; all processes read the same ones.
 """
 
 from collections.abc import Iterator
@@ -16,21 +16,21 @@ from pipeline.core.errors import ArtifactError
 
 
 @dataclass(frozen=True, slots=True)
-class Processes:
-    """One process among its like."""
+class ProcessGroup:
+    """One of the processes that train, and its place among them."""
 
     rank: int = 0
     count: int = 1
     local: int = 0
-    """Rank among those of this machine."""
+    """Rank among the processes of this machine."""
 
     @property
     def leads(self) -> bool:
-        """Tell whether this one writes files and speaks."""
+        """True for the process that writes files and prints."""
         return self.rank == 0
 
     def total(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum over all processes."""
+        """Return the sum of a tensor over all processes."""
         if self.count == 1:
             return tensor
         summed = tensor.clone()
@@ -51,10 +51,10 @@ class Processes:
             grad.copy_(summed.view_as(grad))
 
     def agree(self, step: int, device: torch.device) -> None:
-        """Wait for all, and check that all stand at the same step.
+        """Wait for all processes, and check that all are at the same step.
 
         Raises:
-            ArtifactError: they do not: a machine does not see the files of the first process.
+            ArtifactError: they are not: a machine does not see the files of the first process.
 
         """
         if self.count == 1:
@@ -64,24 +64,28 @@ class Processes:
         found = self.total(steps).tolist()
         if len(set(found)) > 1:
             raise ArtifactError(
-                f"train: processes would begin after different steps, {found} by rank: build/drafter must lie on storage that all machines share; "
-                "or remove build/drafter/.checkpoint.partial to begin anew"
+                f"train: processes would begin after different steps, {found} by rank: build/drafter must be on "
+                "storage "
+                "that all machines share; or remove build/drafter/.checkpoint.partial to begin anew"
             )
 
 
-ALONE = Processes()
+ALONE = ProcessGroup()
 
 
 @contextmanager
-def joined(device: str) -> Iterator[Processes]:
-    """Join the processes that torchrun started; without torchrun, be alone. On GPUs each process of a machine gets its own."""
+def joined(device: str) -> Iterator[ProcessGroup]:
+    """Join the processes that torchrun started; without torchrun there is one.
+
+    Each process of a machine gets its own GPU.
+    """
     if not distributed.is_torchelastic_launched():
-        yield Processes()
+        yield ProcessGroup()
         return
     if device.startswith("cuda"):
         torch.cuda.set_device(distributed.get_node_local_rank())
     distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
     try:
-        yield Processes(distributed.get_rank(), distributed.get_world_size(), distributed.get_node_local_rank())
+        yield ProcessGroup(distributed.get_rank(), distributed.get_world_size(), distributed.get_node_local_rank())
     finally:
         distributed.destroy_process_group()

@@ -1,4 +1,7 @@
-"""Everything that a killed training run needs to go on as if nothing had happened, in one file that is replaced whole."""
+"""The saved state of a training run, in one file that is replaced whole.
+
+A killed run goes on from it with the same result.
+"""
 
 import shutil
 from pathlib import Path
@@ -10,17 +13,17 @@ import torch
 from pipeline.core.errors import ArtifactError
 from pipeline.core.files.json_file import to_json
 from pipeline.core.files.tensors import TensorFile, load_tensors, save_tensors
-from pipeline.stages.train.loop import Best, Learner
+from pipeline.stages.train.learner import Best, Learner
 from pipeline.stages.train.sharding import placed_like, whole
 
 _STATE = "state.safetensors"
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-class Progress:
+class SavedRun:
     """Steps done, the log's rows and the best checkpoint; saved beside the out, since DVC deletes outs before a rerun.
 
-    Random numbers are drawn from (seed, epoch) alone, so the number of steps is all the random state there is.
+    Random numbers depend on (seed, epoch) alone, so the number of steps is the only random state.
     """
 
     def __init__(self, checkpoint: Path, key: str) -> None:
@@ -31,7 +34,10 @@ class Progress:
         self.best = Best()
 
     def save(self, learner: Learner) -> None:
-        """Write weights, moments, the best weights, and where we are; all processes come here together, and the first one writes."""
+        """Write weights, moments, the best weights and the step.
+
+        All processes must call together, and the first one writes.
+        """
         if not learner.sharded and not learner.group.leads:
             return
         tensors = {f"weights.{name}": whole(tensor) for name, tensor in learner.drafter.state_dict().items()}
@@ -51,7 +57,9 @@ class Progress:
         save_tensors(self._folder / _STATE, tensors, {"state": to_json(facts).decode()})
 
     def restore(self, learner: Learner) -> bool:
-        """Take up a saved run of the same data, weights, settings and code; tell whether there was one. All processes come here together.
+        """Load a saved run of the same data, weights, settings and code, and return whether there was one.
+
+        All processes must call together.
 
         Raises:
             ArtifactError: not every process sees the same one, or it is damaged.
@@ -59,7 +67,7 @@ class Progress:
         """
         path = self._folder / _STATE
         facts = _facts(path) if path.is_file() else {}
-        usable = facts.get("key") == self._key  # what is not is replaced by the first save
+        usable = facts.get("key") == self._key  # the first save replaces one that is not
         learner.group.agree(facts["step"] if usable else 0, learner.device)
         if not usable:
             return False
@@ -76,12 +84,12 @@ class Progress:
         return True
 
     def clear(self) -> None:
-        """Remove what was saved."""
+        """Remove the saved run."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _facts(path: Path) -> dict[str, Any]:
-    """Read what a saved run says of itself; nothing where the file is no saved run."""
+    """Read the facts of a saved run; empty if the file is not a saved run."""
     try:
         facts = orjson.loads(TensorFile(path).metadata.get("state", "{}"))
     except orjson.JSONDecodeError as error:
@@ -92,7 +100,7 @@ def _facts(path: Path) -> dict[str, Any]:
 
 
 def _check(path: Path, tensors: dict[str, torch.Tensor], drafter: torch.nn.Module) -> None:
-    """Refuse a saved run of this key that lacks a tensor, or holds one of another shape."""
+    """Refuse a saved run that lacks a tensor, or has one of another shape."""
     needed = {f"weights.{name}": tensor.shape for name, tensor in drafter.state_dict().items()}
     needed |= {
         f"{moment}.{name}": parameter.shape for moment in _MOMENTS for name, parameter in drafter.named_parameters()
@@ -102,7 +110,8 @@ def _check(path: Path, tensors: dict[str, torch.Tensor], drafter: torch.nn.Modul
         if found.get(name) != shape:
             held = list(found[name]) if name in found else "missing"
             raise ArtifactError(
-                f"{path}: the saved run is damaged: {name} is {held}; {list(shape)} is needed; remove {path.parent} to begin anew"
+                f"{path}: the saved run is damaged: {name} is {held}; {list(shape)} is needed; "
+                f"remove {path.parent} to begin anew"
             )
 
 

@@ -1,4 +1,7 @@
-"""Shape of the drafter's layer: the target's, but for what the settings say and for what a plain Llama layer does not have."""
+"""Shape of the drafter's layer.
+
+It is the target's, except for the settings and for what a plain Llama layer does not have.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,8 +9,9 @@ from typing import Any
 from pipeline.core.errors import ConfigError
 from pipeline.stages.train.config import TrainSection
 
-_NOT_ROTATED_SO = frozenset({"partial_rotary_factor", "mrope_section", "mrope_interleaved"})
-"""Keys of a target's rotary embedding that the drafter's must not have: it turns the whole of each head by one position, and engines would heed them."""
+_UNSUPPORTED_ROPE_KEYS = frozenset({"partial_rotary_factor", "mrope_section", "mrope_interleaved"})
+"""Keys of a target's rotary embedding that the drafter must not have: it rotates whole heads by one position, and
+engines would apply them."""
 _EPSILONS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
 
 
@@ -24,10 +28,10 @@ class LayerShape:
 
 
 def layer_shape(settings: TrainSection, text: Any) -> LayerShape:
-    """Work out the layer of a drafter for the target with transformers config ``text``.
+    """Return the drafter's layer for a target with the transformers config ``text``.
 
     Raises:
-        ConfigError: settings that do not fit each other, or a size that the target's config does not say.
+        ConfigError: settings do not fit each other, or the target's config lacks a size.
 
     """
     heads, width = settings.num_heads or int(text.num_attention_heads), int(text.hidden_size)
@@ -42,13 +46,15 @@ def layer_shape(settings: TrainSection, text: Any) -> LayerShape:
     kv_heads = settings.num_kv_heads or int((getattr(text, "num_key_value_heads", None) if plain else None) or heads)
     if width % heads or heads % kv_heads or head_dim % 2:
         raise ConfigError(
-            f"train.num_heads and train.num_kv_heads: {heads} heads of {head_dim} with {kv_heads} key heads at the target's width, {width}, make no Llama layer "
-            "(heads divide the width, key heads divide the heads, a head is even): set both"
+            f"train.num_heads and train.num_kv_heads: {heads} heads of {head_dim} with {kv_heads} key heads at the "
+            f"target's width, {width}, do not make a Llama layer (heads divide the width, key heads divide the heads, "
+            "a head is even): set both"
         )
     intermediate = settings.intermediate_size or getattr(text, "intermediate_size", None)
     if intermediate is None:
         raise ConfigError(
-            f"train.intermediate_size is null, and the config of this target ({text.model_type}) has no such size: set it, to {4 * width} for example"
+            f"train.intermediate_size is null, and the config of this target ({text.model_type}) has no such size: "
+            f"set it, to {4 * width} for example"
         )
     return LayerShape(
         intermediate_size=int(intermediate),
@@ -61,14 +67,14 @@ def layer_shape(settings: TrainSection, text: Any) -> LayerShape:
 
 
 def rope_of(text: Any, head_dim: int) -> dict[str, Any]:
-    """The target's rotary embedding as far as it can be the drafter's.
+    """Return the target's rotary embedding, as far as a drafter can have it.
 
-    Of a target with one for each kind of layer, that of full attention. Plain where the target has none, and where its scaling is made
-    for heads of another width.
+    If the target has one for each kind of layer, it is the one of full attention. It is a plain one if the target has
+    none, or if its scaling is made for heads of another width.
     """
     found = dict(getattr(text, "rope_parameters", None) or {})
     found = dict(found.get("full_attention", found))
     plain = {"rope_type": "default", "rope_theta": float(found.get("rope_theta", 10000.0))}
     if any(len(found.get(name) or []) not in (0, head_dim // 2) for name in ("short_factor", "long_factor")):
         return plain
-    return plain | {name: value for name, value in found.items() if name not in _NOT_ROTATED_SO}
+    return plain | {name: value for name, value in found.items() if name not in _UNSUPPORTED_ROPE_KEYS}

@@ -1,4 +1,7 @@
-"""Hidden states to a drafter: EAGLE-3 with training-time test; the checkpoint with the best held-out acceptance estimate is kept."""
+"""The `train` stage: from hidden states to an EAGLE-3 drafter, by training-time test.
+
+The checkpoint with the best held-out acceptance estimate is kept.
+"""
 
 import csv
 import hashlib
@@ -19,8 +22,8 @@ from pipeline.core.sections import Section
 from pipeline.drafter.checkpoint import save_drafter
 from pipeline.drafter.config import DrafterConfig
 from pipeline.drafter.drafter import Drafter, initialize
-from pipeline.drafter.estimate import Estimate, Judged, estimate
-from pipeline.drafter.target_argmax import Choices
+from pipeline.drafter.estimate import Estimate, JudgedPack, estimate
+from pipeline.drafter.target_argmax import TargetArgmax
 from pipeline.drafter.vocabulary import choose_vocabulary
 from pipeline.formats.loss_mask import weights_of
 from pipeline.formats.schema.target import TargetRecord
@@ -28,11 +31,11 @@ from pipeline.model.weights.devices import usable_device, use_threads
 from pipeline.model.weights.ends import Ends, open_ends
 from pipeline.stages.train.config import TrainSection
 from pipeline.stages.train.data import Corpus, RowRef, check_shape, count_supervised, open_corpus, pack
-from pipeline.stages.train.digests import Digests, digested
-from pipeline.stages.train.loop import Best, Learner, StepResult, learning_rate, load_packs, prefetched, schedule
-from pipeline.stages.train.processes import ALONE, Processes, joined
-from pipeline.stages.train.progress import Speaker
-from pipeline.stages.train.resume import Progress
+from pipeline.stages.train.digest_check import DigestCheck, digested
+from pipeline.stages.train.learner import Best, Learner, StepResult, learning_rate, load_packs, prefetched, schedule
+from pipeline.stages.train.processes import ALONE, ProcessGroup, joined
+from pipeline.stages.train.progress import ProgressPrinter
+from pipeline.stages.train.resume import SavedRun
 from pipeline.stages.train.shape import layer_shape
 from pipeline.stages.train.sharding import whole, whole_weights
 
@@ -51,8 +54,8 @@ def run(
     """Train a drafter and write its best checkpoint and the log.
 
     Raises:
-        ArtifactError: hidden states that are not of this target, not of these datasets, or changed since they were extracted.
-        InputError: nothing to train on.
+        ArtifactError: hidden states are not of this target or these datasets, or changed since their extraction.
+        InputError: there is nothing to train on.
         ConfigError: training diverged.
 
     """
@@ -69,16 +72,16 @@ def run(
         digested(corpus, stamps, group) as digests,
     ):
         learner = _learner(settings, ends, corpus, read_model(record, TargetRecord).name, group)
-        progress = Progress(checkpoint, _key(settings, corpus))
-        _say(
+        progress = SavedRun(checkpoint, _key(settings, corpus))
+        _print(
             group,
-            f"{len(corpus.training)} rows, {len(corpus.heldout)} held out; the draft vocabulary covers {_coverage(learner.drafter, corpus):.2%} of supervised tokens",
+            f"{len(corpus.training)} rows, {len(corpus.heldout)} held out; the draft vocabulary covers "
+            f"{_coverage(learner.drafter, corpus):.2%} of supervised tokens",
         )
         if progress.restore(learner):
-            _say(group, f"continues after step {progress.step}")
-        group.agree(
-            progress.step, learner.device
-        )  # and wait, or the first to finish could clear what another has not read
+            _print(group, f"continues after step {progress.step}")
+        # wait for all, or the first process to finish could remove a saved run that another has not read
+        group.agree(progress.step, learner.device)
         _train(learner, corpus, progress, log, digests)
         digests.settle(progress.step, learner.device)
         if group.leads:
@@ -87,8 +90,8 @@ def run(
             progress.clear()
 
 
-def _learner(settings: TrainSection, ends: Ends, corpus: Corpus, target: str, group: Processes = ALONE) -> Learner:
-    """Make an untrained drafter with its teacher, on the device of the settings."""
+def _learner(settings: TrainSection, ends: Ends, corpus: Corpus, target: str, group: ProcessGroup = ALONE) -> Learner:
+    """Return a learner with an untrained drafter, on the device of the settings."""
     used = choose_vocabulary(count_supervised(corpus), settings.draft_vocab_size)
     drafter = Drafter(drafter_config(settings, ends, corpus, target), ends.embedding, used)
     initialize(drafter, ends.head[used], settings.seed)
@@ -101,18 +104,18 @@ def _coverage(drafter: Drafter, corpus: Corpus) -> float:
     return float(counts[drafter.used.cpu()].sum() / counts.sum())
 
 
-def _say(group: Processes, what: str) -> None:
+def _print(group: ProcessGroup, what: str) -> None:
     if group.leads:
         print(f"train: {what}", flush=True)
 
 
-def _train(learner: Learner, corpus: Corpus, progress: Progress, log: Path, digests: Digests) -> None:
-    """Go through the schedule from where ``progress`` stands."""
+def _train(learner: Learner, corpus: Corpus, progress: SavedRun, log: Path, digests: DigestCheck) -> None:
+    """Train through the rest of the schedule, from the step of ``progress`` on."""
     settings, group = learner.settings, learner.group
     epochs = schedule(corpus, settings)
     steps = sum(map(len, epochs))
-    judged = judge(corpus, learner.ends, settings, group)
-    begin, speaker = 0, Speaker(steps)
+    judged = judge_heldout(corpus, learner.ends, settings, group)
+    begin, speaker = 0, ProgressPrinter(steps)
     for number, epoch in enumerate(epochs, 1):
         todo = epoch[max(0, progress.step - begin) :]
         begin += len(epoch)
@@ -143,26 +146,26 @@ def _train(learner: Learner, corpus: Corpus, progress: Progress, log: Path, dige
 
 
 def _diverged(corpus: Corpus, packs: list[list[RowRef]], result: StepResult, where: str) -> ConfigError:
-    """Say what a step without a finite loss means.
+    """Return an error for a step without a finite loss or gradient.
 
     Raises:
-        ArtifactError: a row of the step is damaged, so that nothing about training is to blame.
+        ArtifactError: a row of the step is damaged, so that training is not at fault.
 
     """
     for refs in packs:
         corpus.read(refs, check=True)
-    found = f"loss is {result.loss}" if not math.isfinite(result.loss) else f"gradient's norm is {result.grad_norm}"
-    return ConfigError(f"train: the {found} at {where}: training diverged; lower train.lr, or train.clip")
+    fault = f"loss is {result.loss}" if not math.isfinite(result.loss) else f"gradient's norm is {result.grad_norm}"
+    return ConfigError(f"train: the {fault} at {where}: training diverged; lower train.lr, or train.clip")
 
 
-def _write_log(learner: Learner, progress: Progress, log: Path) -> None:
-    """Bring the log up to date, so that plots can be looked at while training runs."""
+def _write_log(learner: Learner, progress: SavedRun, log: Path) -> None:
+    """Write the log, so that it can be plotted while training runs."""
     if learner.group.leads:
         write_text(log, _csv(progress.rows, learner.settings.ttt_steps))
 
 
-def _end_epoch(learner: Learner, judged: list[Judged], progress: Progress, where: str) -> None:
-    """Measure on the held-out rows, keep the weights when they are the best so far, save."""
+def _end_epoch(learner: Learner, judged: list[JudgedPack], progress: SavedRun, where: str) -> None:
+    """Measure on the held-out rows, keep the weights if they are the best so far, and save."""
     row = progress.rows[-1]
     measured = _measure(learner, judged)
     row["heldout_acceptance"] = measured
@@ -171,37 +174,37 @@ def _end_epoch(learner: Learner, judged: list[Judged], progress: Progress, where
         progress.best = Best(-1.0 if measured is None else measured, progress.step, weights)
     progress.save(learner)
     shown = "" if measured is None else f", held-out acceptance {measured:.3f}"
-    _say(learner.group, f"{where}: loss {row['loss']:.4f}, accuracy {row['accuracy_0']:.3f}{shown}")
+    _print(learner.group, f"{where}: loss {row['loss']:.4f}, accuracy {row['accuracy_0']:.3f}{shown}")
 
 
-def _measure(learner: Learner, judged: list[Judged]) -> float | None:
-    """Held-out acceptance length, from counts summed over all processes; None when no row is held out."""
+def _measure(learner: Learner, judged: list[JudgedPack]) -> float | None:
+    """Return the held-out acceptance length, from counts summed over all processes; None if no row is held out."""
     with whole_weights(learner.objective):
         mine = estimate(learner.drafter, judged, learner.settings.ttt_steps)
     starts, accepted = learner.group.total(torch.tensor([mine.starts, mine.accepted], device=learner.device)).tolist()
     return Estimate(tuple(starts), tuple(accepted)).length if any(starts) else None
 
 
-def judge(corpus: Corpus, ends: Ends, settings: TrainSection, group: Processes = ALONE) -> list[Judged]:
-    """Give the held-out packs of this process, with the target's own choices over its whole vocabulary.
+def judge_heldout(corpus: Corpus, ends: Ends, settings: TrainSection, group: ProcessGroup = ALONE) -> list[JudgedPack]:
+    """Return the held-out packs of this process, with the target's choices over its whole vocabulary.
 
     Raises:
-        ArtifactError: a held-out row is damaged: no loss would show it.
+        ArtifactError: a held-out row is damaged; no loss would show it.
 
     """
     judged = []
-    choose = Choices(ends.head)
+    argmax = TargetArgmax(ends.head)
     for refs in pack(corpus.heldout, settings.tokens_per_batch)[group.rank :: group.count]:
         laid = corpus.packed(refs, check=True)
         choices = torch.zeros(len(laid.token_ids), dtype=torch.int64)
         hidden = ends.teacher_hidden(laid.last[laid.loss_mask].to(ends.head.device, ends.head.dtype))
-        choices[laid.loss_mask] = choose.of(hidden).cpu()
-        judged.append(Judged(laid, choices))
+        choices[laid.loss_mask] = argmax.of(hidden).cpu()
+        judged.append(JudgedPack(laid, choices))
     return judged
 
 
 def drafter_config(settings: TrainSection, ends: Ends, corpus: Corpus, target: str) -> DrafterConfig:
-    """Shape of the drafter: the target's, but for what the settings say."""
+    """Return the drafter's config: the target's sizes, except for the settings."""
     text = ends.config
     layer = layer_shape(settings, text)
     return DrafterConfig(
@@ -226,7 +229,7 @@ def drafter_config(settings: TrainSection, ends: Ends, corpus: Corpus, target: s
 
 
 def _key(settings: TrainSection, corpus: Corpus) -> str:
-    """Digest of everything that decides the weights, this program's own code included."""
+    """Return a digest of everything that decides the weights, including this program's code."""
     with open_cache("train") as notes:
         code = code_digest("train", notes).hex()
     facts = [
@@ -252,7 +255,7 @@ def _row(step: int, epoch: int, rate: float, result: StepResult) -> dict[str, An
 
 
 def _csv(rows: list[dict[str, Any]], steps: int) -> str:
-    """Log as CSV; six digits, empty where nothing was measured."""
+    """Return the log as CSV: six digits, empty if nothing was measured."""
     columns = [
         "step",
         "epoch",

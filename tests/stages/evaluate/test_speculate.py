@@ -1,4 +1,4 @@
-"""Speculative decoding writes what plain greedy decoding writes, whoever drafts; and its counts mean what they say."""
+"""Speculative decoding writes the tokens of plain greedy decoding with any proposer, and its counts are right."""
 
 import json
 from pathlib import Path
@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from pipeline.core.errors import EvaluationError, InputError
 from pipeline.drafter.chain import visible
 from pipeline.drafter.drafter import Drafter, initialize
-from pipeline.drafter.estimate import Judged, estimate
-from pipeline.drafter.target_argmax import Choices
+from pipeline.drafter.estimate import JudgedPack, estimate
+from pipeline.drafter.target_argmax import TargetArgmax
 from pipeline.drafter.unroll import Pack
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.model.weights.target import Target, open_model
 from pipeline.stages.evaluate.config import EvaluateSection
-from pipeline.stages.evaluate.proposers import ChainProposer, News, Oracle
-from pipeline.stages.evaluate.speculate import Conversation, Counts, speculate
-from pipeline.stages.evaluate.stage import Bench, Question, read_questions
-from pipeline.stages.evaluate.target_decoder import Decoder, greedy, padded
+from pipeline.stages.evaluate.proposers import ChainProposer, CommittedTokens, Oracle
+from pipeline.stages.evaluate.speculate import AcceptanceCounts, Conversation, speculate
+from pipeline.stages.evaluate.stage import DecodingBench, HeldoutPrompt, read_heldout_prompts
+from pipeline.stages.evaluate.target_decoder import GreedyTarget, TargetDecoder, greedy, padded
 from tests.tiny import VOCAB, drafter_config, save_target
 
 pytestmark = pytest.mark.slow
@@ -31,6 +31,10 @@ LAYER_IDS = [2, 4, 5]
 END = 7
 MOST = 24
 DRAFTS = 4
+
+
+def setup_of(target: Target) -> GreedyTarget:
+    return GreedyTarget(target, TargetArgmax(target.head.weight), LAYER_IDS, END, MOST)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +52,10 @@ def prompts() -> list[list[int]]:
 
 @pytest.fixture(scope="module")
 def drafter(target: Target) -> Drafter:
-    """A drafter that is sometimes right: it says the target's own head on a random layer, over half of the vocabulary."""
+    """Return a drafter that is sometimes right.
+
+    It applies the target's head to a random layer, over half of the vocabulary.
+    """
     used = torch.arange(0, VOCAB, 2)
     drafter = Drafter(drafter_config(draft_vocab_size=len(used)), target.model.get_input_embeddings().weight, used)
     initialize(drafter, target.head.weight[used], 0)
@@ -56,7 +63,7 @@ def drafter(target: Target) -> Drafter:
 
 
 def reference(target: Target, prompt: list[int]) -> list[int]:
-    """Greedy decoding without any cache: the whole text anew for each token."""
+    """Decode greedily without a cache: compute the whole text anew for each token."""
     written: list[int] = []
     with torch.inference_mode():
         while len(written) < MOST and (not written or written[-1] != END):
@@ -67,34 +74,30 @@ def reference(target: Target, prompt: list[int]) -> list[int]:
 def test_plain_decoding_in_batches_with_a_cache_writes_what_the_model_says_without_one(
     target: Target, prompts: list[list[int]]
 ) -> None:
-    assert greedy(target, Choices(target.head.weight), LAYER_IDS, prompts, END, MOST) == [
-        reference(target, prompt) for prompt in prompts
-    ]
+    assert greedy(setup_of(target), prompts) == [reference(target, prompt) for prompt in prompts]
 
 
 @pytest.mark.parametrize("drafts", [1, DRAFTS, 7])
 def test_the_output_is_the_targets_own_whatever_the_drafter_says(
     target: Target, prompts: list[list[int]], drafter: Drafter, drafts: int
 ) -> None:
-    talks = speculate(
-        target, Choices(target.head.weight), LAYER_IDS, ChainProposer(drafter), prompts, END, MOST, drafts
-    )
+    talks = speculate(setup_of(target), ChainProposer(drafter), prompts, drafts)
     assert [talk.written for talk in talks] == [reference(target, prompt) for prompt in prompts]
 
 
 def test_an_oracle_reaches_the_most_there_is_and_a_useless_drafter_gets_one(
     target: Target, prompts: list[list[int]]
 ) -> None:
-    answers = greedy(target, Choices(target.head.weight), LAYER_IDS, prompts, END, MOST)
-    talks = speculate(target, Choices(target.head.weight), LAYER_IDS, Oracle(answers), prompts, END, MOST, DRAFTS)
+    answers = greedy(setup_of(target), prompts)
+    talks = speculate(setup_of(target), Oracle(answers), prompts, DRAFTS)
     assert [talk.written for talk in talks] == answers
-    total = Counts()
+    total = AcceptanceCounts()
     for talk in talks:
         total.add(talk.counts)
     assert total.acceptance_length == DRAFTS + 1
     assert total.per_position == [1.0] * DRAFTS
     never = [[(token + 1) % VOCAB for token in answer] for answer in answers]
-    talks = speculate(target, Choices(target.head.weight), LAYER_IDS, Oracle(never), prompts, END, MOST, DRAFTS)
+    talks = speculate(setup_of(target), Oracle(never), prompts, DRAFTS)
     assert [talk.written for talk in talks] == answers
     assert all(
         talk.counts.acceptance_length == 1 and talk.counts.rounds == len(answer) - 1
@@ -103,12 +106,12 @@ def test_an_oracle_reaches_the_most_there_is_and_a_useless_drafter_gets_one(
 
 
 class Half:
-    """Proposes the right tokens up to a number of drafts that changes with each round, then wrong ones: every kind of hole in the cache."""
+    """Proposes right tokens up to a number that changes with each round, then wrong ones: every kind of gap."""
 
     def __init__(self, answers: list[list[int]]) -> None:
         self._oracle, self._round = Oracle(answers), 0
 
-    def propose(self, news: News, rows: list[int], written: list[int], count: int) -> torch.Tensor:
+    def propose(self, news: CommittedTokens, rows: list[int], written: list[int], count: int) -> torch.Tensor:
         drafts = self._oracle.propose(news, rows, written, count)
         for at in range(len(rows)):
             right = (self._round + 2 * at) % (count + 1)
@@ -117,12 +120,12 @@ class Half:
         return drafts
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no cache."""
 
 
 def test_rejected_tokens_leave_no_trace_in_the_targets_cache(target: Target, prompts: list[list[int]]) -> None:
-    answers = greedy(target, Choices(target.head.weight), LAYER_IDS, prompts, END, MOST)
-    talks = speculate(target, Choices(target.head.weight), LAYER_IDS, Half(answers), prompts, END, MOST, DRAFTS)
+    answers = greedy(setup_of(target), prompts)
+    talks = speculate(setup_of(target), Half(answers), prompts, DRAFTS)
     assert [talk.written for talk in talks] == answers
     assert len({talk.counts.rounds for talk in talks}) > 1
 
@@ -130,41 +133,39 @@ def test_rejected_tokens_leave_no_trace_in_the_targets_cache(target: Target, pro
 def test_drafts_of_a_batch_are_those_of_each_conversation_alone(
     target: Target, prompts: list[list[int]], drafter: Drafter
 ) -> None:
-    together = speculate(
-        target, Choices(target.head.weight), LAYER_IDS, ChainProposer(drafter), prompts, END, MOST, DRAFTS
-    )
+    together = speculate(setup_of(target), ChainProposer(drafter), prompts, DRAFTS)
     for prompt, talk in zip(prompts, together, strict=True):
-        (alone,) = speculate(
-            target, Choices(target.head.weight), LAYER_IDS, ChainProposer(drafter), [prompt], END, MOST, DRAFTS
-        )
+        (alone,) = speculate(setup_of(target), ChainProposer(drafter), [prompt], DRAFTS)
         assert alone.counts == talk.counts
 
 
 def test_a_difference_from_plain_decoding_is_an_error_that_shows_both_tokens(target: Target) -> None:
-    bench = Bench(target, LAYER_IDS, EvaluateSection(path="x", draft_tokens=4, max_new_tokens=4), END)
+    bench = DecodingBench(target, LAYER_IDS, EvaluateSection(path="x", draft_tokens=4, max_new_tokens=4), END)
     with pytest.raises(
         EvaluationError,
         match=r"prompt 0 with oracle: speculative decoding wrote \[\d+\] at token 2, plain greedy decoding \[999\]",
     ):
-        answers = bench.plain([Question("d", [1, 2, 3])])
-        bench.drafted("oracle", [Question("d", [1, 2, 3])], [[*answers[0][:2], 999]], lambda _batch: Oracle(answers))
+        answers = bench.plain([HeldoutPrompt("d", [1, 2, 3])])
+        bench.drafted(
+            "oracle", [HeldoutPrompt("d", [1, 2, 3])], [[*answers[0][:2], 999]], lambda _batch: Oracle(answers)
+        )
 
 
 def test_the_offline_estimate_equals_what_drafting_from_every_position_accepts(
     target: Target, prompts: list[list[int]], drafter: Drafter
 ) -> None:
     """Teacher-forced steps are exact for greedy text: count real chains from each start."""
-    bench = Bench(target, LAYER_IDS, EvaluateSection(path="x", draft_tokens=3, max_new_tokens=MOST), END)
-    questions = [Question("d", prompt) for prompt in prompts]
+    bench = DecodingBench(target, LAYER_IDS, EvaluateSection(path="x", draft_tokens=3, max_new_tokens=MOST), END)
+    questions = [HeldoutPrompt("d", prompt) for prompt in prompts]
     answers = bench.plain(questions)
     found = bench.offline(drafter, questions, answers)
     starts, accepted = [0] * 3, [0] * 3
     for prompt, answer in zip(prompts, answers, strict=True):
         ids, positions, valid = padded([prompt + answer], target.device)
-        aux = Decoder(target, Choices(target.head.weight), LAYER_IDS, 1).read(ids, positions, valid).aux
+        aux = TargetDecoder(setup_of(target), 1).read(ids, positions, valid).aux
         for start in range(len(prompt), len(prompt) + len(answer) - 1):
             proposer = ChainProposer(drafter)
-            news = News(aux[:, :start], ids[:, 1 : start + 1], positions[:, :start], valid[:, :start])
+            news = CommittedTokens(aux[:, :start], ids[:, 1 : start + 1], positions[:, :start], valid[:, :start])
             drafts = proposer.propose(news, [0], [0], 3)[0].tolist()
             truth = (prompt + answer)[start + 1 : start + 4]
             for position in range(len(truth)):
@@ -183,7 +184,7 @@ def test_a_vocabulary_the_drafter_lacks_counts_against_it(drafter: Drafter) -> N
         torch.tensor([0.0, 1.0, 1.0]),
         (3,),
     )
-    odd = Judged(pack, torch.tensor([1, 3, 5]))  # the drafter knows even tokens only
+    odd = JudgedPack(pack, torch.tensor([1, 3, 5]))  # the drafter knows even tokens only
     assert estimate(drafter, [odd], 1).length == 1
     assert estimate(drafter, [odd], 1).starts == (2,)
 
@@ -195,7 +196,7 @@ def test_a_vocabulary_the_drafter_lacks_counts_against_it(drafter: Drafter) -> N
 def test_an_answer_stops_at_the_end_token_or_the_limit_and_a_cut_round_counts_only_its_tokens(
     rounds: list[list[int]], most: int
 ) -> None:
-    talk = Conversation(3, [1], Counts(accepted_at=[0] * 4))
+    talk = Conversation(3, [1], AcceptanceCounts(accepted_at=[0] * 4))
     plain = [1]
     for tokens in rounds:
         going = talk.take(tokens, END, most)
@@ -210,9 +211,9 @@ def test_an_answer_stops_at_the_end_token_or_the_limit_and_a_cut_round_counts_on
 
 
 def test_counts_are_summed_and_not_averaged() -> None:
-    total = Counts()
-    total.add(Counts(rounds=1, tokens=3, whole_rounds=1, accepted_at=[1, 1, 0, 0]))
-    total.add(Counts(rounds=9, tokens=9, whole_rounds=9, accepted_at=[0, 0, 0, 0]))
+    total = AcceptanceCounts()
+    total.add(AcceptanceCounts(rounds=1, tokens=3, whole_rounds=1, accepted_at=[1, 1, 0, 0]))
+    total.add(AcceptanceCounts(rounds=9, tokens=9, whole_rounds=9, accepted_at=[0, 0, 0, 0]))
     assert total.acceptance_length == pytest.approx(1.2)
     assert total.tokens_per_round == pytest.approx(1.2)
     assert total.per_position == pytest.approx([0.1, 0.1, 0, 0])
@@ -226,13 +227,13 @@ def test_a_mask_shows_each_slot_the_valid_ones_before_it_and_itself() -> None:
 @pytest.mark.parametrize(
     ("lines", "digest", "message"),
     [
-        ("", None, "no prompts; evaluation needs at least one line"),
+        ("", None, "has no prompts; evaluation needs at least one line"),
         (
             '{"messages": [{"role": "user", "content": "Hi"}]}\n{"prompt": "Hi"}\n',
             None,
             "heldout.jsonl:2: needs an object with a list of messages",
         ),
-        ('{"messages": []}\n', "0" * 64, "build/config.json says 0000000000000000: it changed since; run `dvc repro`"),
+        ('{"messages": []}\n', "0" * 64, "build/config.json has 0000000000000000: it changed since; run `dvc repro`"),
     ],
 )
 def test_a_prompt_file_that_will_not_do_is_refused_with_its_line(
@@ -241,7 +242,7 @@ def test_a_prompt_file_that_will_not_do_is_refused_with_its_line(
     path = tmp_path / "heldout.jsonl"
     path.write_text(lines)
     with pytest.raises(InputError, match=message):
-        read_questions(EvaluateSection(path=str(path), draft_tokens=1, max_new_tokens=1), digest, kimi)
+        read_heldout_prompts(EvaluateSection(path=str(path), draft_tokens=1, max_new_tokens=1), digest, kimi)
 
 
 def test_held_out_prompts_are_rendered_as_the_target_reads_them(
@@ -251,6 +252,6 @@ def test_held_out_prompts_are_rendered_as_the_target_reads_them(
     messages = [{"role": "user", "content": "What is 2 + 2?"}]
     path = tmp_path / "heldout.jsonl"
     path.write_text(json.dumps({"messages": messages, "dataset": "sums"}))
-    (question,) = read_questions(EvaluateSection(path=str(path), draft_tokens=1, max_new_tokens=1), None, kimi)
-    assert question == Question("sums", PromptRenderer(kimi, tokenizer).render(messages))
+    (question,) = read_heldout_prompts(EvaluateSection(path=str(path), draft_tokens=1, max_new_tokens=1), None, kimi)
+    assert question == HeldoutPrompt("sums", PromptRenderer(kimi, tokenizer).render(messages))
     assert question.prompt[-1] == kimi.role_id("think_open")

@@ -1,6 +1,7 @@
-"""What SGLang and vLLM do with an exported folder, written anew from how their loaders and layers work: fused parameters, renamed weights, silent skips.
+"""Loaders of an exported folder, written from how SGLang's and vLLM's loaders and layers work.
 
-Both keep query, key and value as one matrix, gate and up as another; take the embedding from the target; and add a residual inside their norms.
+Both engines fuse parameters, rename weights and skip unknown names without an error. They keep query, key and value as
+one matrix, gate and up as another, take the embedding from the target, and add a residual inside their norms.
 """
 
 from pathlib import Path
@@ -23,11 +24,18 @@ class EngineDrafter:
         fused = (self.heads + 2 * self.kv_heads) * self.head_dim
         self.layer = "midlayer" if config["architectures"] == ["LlamaForCausalLMEagle3"] else "layers.0"
         shapes = {
-            "fc.weight": (width, 3 * config.get("target_hidden_size", width)), "norm.weight": (width,), "lm_head.weight": (config["draft_vocab_size"], width),
-            **{f"{self.layer}.{name}.weight": (width,) for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm")},
-            f"{self.layer}.self_attn.qkv_proj.weight": (fused, 2 * width), f"{self.layer}.self_attn.o_proj.weight": (width, self.heads * self.head_dim),
-            f"{self.layer}.mlp.gate_up_proj.weight": (2 * inner, width), f"{self.layer}.mlp.down_proj.weight": (width, inner),
-        }  # fmt: skip
+            "fc.weight": (width, 3 * config.get("target_hidden_size", width)),
+            "norm.weight": (width,),
+            "lm_head.weight": (config["draft_vocab_size"], width),
+            **{
+                f"{self.layer}.{name}.weight": (width,)
+                for name in ("input_layernorm", "hidden_norm", "post_attention_layernorm")
+            },
+            f"{self.layer}.self_attn.qkv_proj.weight": (fused, 2 * width),
+            f"{self.layer}.self_attn.o_proj.weight": (width, self.heads * self.head_dim),
+            f"{self.layer}.mlp.gate_up_proj.weight": (2 * inner, width),
+            f"{self.layer}.mlp.down_proj.weight": (width, inner),
+        }
         self.parameters = {
             name: torch.full(shape, torch.nan) for name, shape in shapes.items()
         }  # what no tensor fills stays nan
@@ -35,16 +43,19 @@ class EngineDrafter:
         self.skipped: list[str] = []
 
     def load(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Place every tensor; names that the engine would skip without a word are kept in ``skipped``."""
+        """Place every tensor; names that the engine would skip without an error go to ``skipped``."""
         query, key, inner = (
             self.heads * self.head_dim,
             self.kv_heads * self.head_dim,
             self.parameters[f"{self.layer}.mlp.gate_up_proj.weight"].shape[0] // 2,
         )
         parts = {
-            ".q_proj": (".qkv_proj", 0, query), ".k_proj": (".qkv_proj", query, key), ".v_proj": (".qkv_proj", query + key, key),
-            ".gate_proj": (".gate_up_proj", 0, inner), ".up_proj": (".gate_up_proj", inner, inner),
-        }  # fmt: skip
+            ".q_proj": (".qkv_proj", 0, query),
+            ".k_proj": (".qkv_proj", query, key),
+            ".v_proj": (".qkv_proj", query + key, key),
+            ".gate_proj": (".gate_up_proj", 0, inner),
+            ".up_proj": (".gate_up_proj", inner, inner),
+        }
         for name, tensor in tensors.items():
             if "d2t" in name:
                 self.hot_ids = tensor + torch.arange(len(tensor))
@@ -58,7 +69,13 @@ class EngineDrafter:
                 self.skipped.append(name)
 
     def logits(self, aux: torch.Tensor, embeds: torch.Tensor) -> torch.Tensor:
-        """First draft's logits at each position of a conversation: aux [tokens, 3 * target], embeds [tokens, hidden] of the next tokens."""
+        """Return the logits of the first draft at each position of a conversation.
+
+        Args:
+            aux: [tokens, 3 * target].
+            embeds: [tokens, hidden] of the next tokens.
+
+        """
         weight = {
             name.removeprefix(f"{self.layer}.").removesuffix(".weight"): tensor
             for name, tensor in self.parameters.items()
@@ -85,7 +102,7 @@ class EngineDrafter:
 
 
 def load_as_sglang(folder: Path) -> EngineDrafter:
-    """SGLang: fields of the top level; `t2d` is not read."""
+    """Load as SGLang does: it reads fields of the top level, and does not read `t2d`."""
     config = read_json(folder / "config.json")
     drafter = EngineDrafter(config, config)
     drafter.load(load_tensors(folder / "model.safetensors"))
@@ -93,7 +110,11 @@ def load_as_sglang(folder: Path) -> EngineDrafter:
 
 
 def load_as_vllm(folder: Path) -> EngineDrafter:
-    """vLLM: speculators' config, whose Llama fields are nested and whose own fields win; it renames `midlayer.` to `layers.0.`; `t2d` is not read."""
+    """Load as vLLM does.
+
+    It reads speculators' config, whose Llama fields are nested and whose own fields win; it renames `midlayer.` to
+    `layers.0.`, and does not read `t2d`.
+    """
     config = read_json(folder / "config.json")
     assert not any(config[flag] for flag in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")), (
         "other computations than the one here"

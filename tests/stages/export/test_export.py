@@ -1,4 +1,4 @@
-"""What engines load: names, shapes and config keys as the engines' own loaders want them."""
+"""The exported layouts: names, shapes and config keys as the engines' loaders need them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,10 +21,23 @@ from tests.tiny import VOCAB, random_drafter, random_pack
 pytestmark = pytest.mark.slow
 
 MEASURED: dict[str, Any] = {
-    "draft_tokens": 4, "prompts": 3, "identical_to_plain_greedy": 3, "acceptance_length": 3.25, "tokens_per_round": 3.1, "per_position": [0.9, 0.7, 0.4, 0.25],
-    "anchors": {"oracle": 5.0, "untrained": 1.0}, "offline_estimate": {"acceptance_length": 3.4},
-    "datasets": {"code": {"prompts": 3, "acceptance_length": 3.25, "tokens_per_round": 3.1, "per_position": [0.9, 0.7, 0.4, 0.25]}},
-}  # fmt: skip
+    "draft_tokens": 4,
+    "prompts": 3,
+    "identical_to_plain_greedy": 3,
+    "acceptance_length": 3.25,
+    "tokens_per_round": 3.1,
+    "per_position": [0.9, 0.7, 0.4, 0.25],
+    "anchors": {"oracle": 5.0, "untrained": 1.0},
+    "offline_estimate": {"acceptance_length": 3.4},
+    "datasets": {
+        "code": {
+            "prompts": 3,
+            "acceptance_length": 3.25,
+            "tokens_per_round": 3.1,
+            "per_position": [0.9, 0.7, 0.4, 0.25],
+        }
+    },
+}
 
 SHAPES = {
     "fc.weight": [32, 96],
@@ -43,11 +56,11 @@ SHAPES = {
     "d2t": [50],
     "t2d": [VOCAB],
 }
-"""Of `LlamaForCausalLMEagle3`: H 32, target 32, 4 heads of 8, 2 key heads, MLP 48, draft vocabulary 50."""
+"""Shapes of `LlamaForCausalLMEagle3`: H 32, target 32, 4 heads of 8, 2 key heads, MLP 48, vocabulary 50."""
 
 
 def run(folder: Path, kimi: TargetRecord, report: Any = MEASURED) -> Path:
-    """Export the checkpoint that lies in ``folder``."""
+    """Export the checkpoint in ``folder``."""
     write_json(folder / "fingerprint.json", kimi)
     write_json(folder / "eval.json", report)
     stage.run(
@@ -90,7 +103,7 @@ def test_vllm_gets_the_same_tensors_by_speculators_names(tmp_path: Path, kimi: T
 def test_an_engine_fills_every_parameter_skips_nothing_but_t2d_and_computes_our_logits(
     tmp_path: Path, kimi: TargetRecord, engine: str, load: Callable[[Path], EngineDrafter]
 ) -> None:
-    """Automodel 2447, verl-SpeCo 67, SpecForge 534 and 76: engines skip names that they do not know, and read d2t as offsets."""
+    """Automodel 2447, verl-SpeCo 67, SpecForge 534 and 76: engines skip unknown names, and read d2t as offsets."""
     drafter, pack = random_drafter(), random_pack([(5, 6)])
     loaded = load(export(tmp_path, kimi) / engine)
     assert loaded.skipped == ["t2d"]
@@ -123,10 +136,21 @@ def test_sglangs_config_has_what_its_class_reads_and_leaves_default_layers_to_th
 ) -> None:
     config = read_json(export(tmp_path, kimi) / "sglang" / "config.json")
     expected = {
-        "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "head_dim": 8, "num_hidden_layers": 1, "vocab_size": VOCAB, "draft_vocab_size": 50, "tie_word_embeddings": False,
-        "hidden_act": "silu", "torch_dtype": "float32", "eos_token_id": 163586,
-    }  # fmt: skip
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "num_hidden_layers": 1,
+        "vocab_size": VOCAB,
+        "draft_vocab_size": 50,
+        "tie_word_embeddings": False,
+        "hidden_act": "silu",
+        "torch_dtype": "float32",
+        "eos_token_id": 163586,
+    }
     assert expected.items() <= config.items()
     assert "eagle_aux_hidden_state_layer_ids" not in config
     assert "eagle_config" not in config
@@ -241,5 +265,5 @@ def test_a_checkpoint_of_no_known_dtype_is_not_exported(tmp_path: Path, kimi: Ta
 def test_a_report_that_is_not_whole_is_named(tmp_path: Path, kimi: TargetRecord, report: Any) -> None:
     drafter = random_drafter()
     save_drafter(tmp_path / "checkpoint", drafter.config, drafter.state_dict())
-    with pytest.raises(ArtifactError, match=r"eval.json: is no whole report of an evaluation"):
+    with pytest.raises(ArtifactError, match=r"eval.json: is not a whole report of an evaluation"):
         run(tmp_path, kimi, report)

@@ -1,6 +1,6 @@
-"""A server on loopback that gives a tiny model's states as vLLM or SGLang does: their paths, their fields, their files and locks.
+"""A server on loopback that returns a tiny model's states as vLLM and SGLang do: their paths, fields, files and locks.
 
-What it says and does can be bent in each way that a real one goes wrong.
+Its fields change what it returns, in each way in which a real server goes wrong.
 """
 
 import fcntl
@@ -24,7 +24,7 @@ from pipeline.stages.extract.forward import pack_attention, states
 from tests.polling import TIMEOUT_S
 
 PROBES = 4
-"""Beginnings of a row that are asked for first, one by one."""
+"""Beginnings of the first row that are asked for before all rows, one by one."""
 
 Bend = Callable[[dict[str, Any]], object]
 
@@ -42,7 +42,7 @@ def _open(model: Path, dtype: str) -> Target:
 
 @dataclass
 class EngineServer:
-    """Serves one model. ``layer_ids`` by input convention, the last being the number of layers."""
+    """Serves one model. ``layer_ids`` are by input convention; the last is the number of layers."""
 
     kind: str
     model: Path
@@ -51,16 +51,22 @@ class EngineServer:
     dtype: str = "float32"
     version: str = "9.9.9"
     says: dict[str, bytes] = field(default_factory=dict)
-    """Documents given in place of its own, by path; empty: 404."""
+    """Documents that replace its own, by path; an empty one is a 404."""
     bend: Bend = _as_is
-    """Changes an answer before it is sent."""
+    """Changes a reply before it is sent."""
     bend_states: Callable[[torch.Tensor], torch.Tensor] = lambda states: states
-    """Changes [tokens, states, hidden] before it is handed over."""
+    """Changes [tokens, layers, hidden] before it is returned."""
+    replace_states: Callable[[int, list[int], torch.Tensor], torch.Tensor] = lambda number, ids, states: states
+    """Returns other states for the request of that number, with these ids and states."""
+    choose: Callable[[torch.Tensor], int] = lambda logits: int(logits.argmax())
+    """Picks the next token from logits [vocab]."""
+    write_file: Callable[[Path, dict[str, torch.Tensor]], None] | None = None
+    """Writes the file without a lock, while the reply is under way."""
     bend_file: Callable[[dict[str, torch.Tensor]], object] = _as_is
     status: Callable[[int], int] = lambda nth: 200
     """HTTP status by the number of the request; 0 drops the connection."""
     slow: float = 0.0
-    """Seconds between an answer and its whole file."""
+    """Seconds between a reply and its whole file."""
 
     def __post_init__(self) -> None:
         self.target = _open(self.model, self.dtype)
@@ -68,7 +74,7 @@ class EngineServer:
         self.headers: list[dict[str, str]] = []
         self.in_flight = self.most_in_flight = 0
         self.together = 1
-        """Requests, after the probe's, of which the first waits for the others, so that all are in flight at once."""
+        """Requests after the probe's that wait for each other, so that all are under way at once."""
         self._lock = threading.Lock()
         self._turns = threading.Condition()
 
@@ -107,23 +113,23 @@ class EngineServer:
             **self.says,
         }
 
-    def compute(self, ids: list[int]) -> tuple[torch.Tensor, int]:
-        """States [tokens, states, hidden] and the token that the model writes next."""
+    def compute(self, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return states [tokens, layers, hidden] of a row and the logits [vocab] after it."""
         row = torch.tensor(ids, dtype=torch.int32)
         with self._lock:
             aux, last = states(self.target, self.layer_ids[:-1], [row], packed=True)
-            logits = self.target.head(self.target.norm(last[-1:]))
-        return self.bend_states(torch.cat([aux, last], 1).unflatten(1, (len(self.layer_ids), -1))), int(logits.argmax())
+            logits = self.target.head(self.target.norm(last[-1:]))[0]
+        return torch.cat([aux, last], 1).unflatten(1, (len(self.layer_ids), -1)), logits
 
     def begin(self, body: dict[str, Any], headers: dict[str, str]) -> int:
-        """Note a request; give its number. Each has one of its own, whatever threads do."""
+        """Note a request and return its number, which no other request has."""
         with self._turns:
             self.headers.append(headers)
             self.asked.append(body)
             return len(self.asked)
 
     def enter(self, number: int) -> None:
-        """Begin to compute, when as many are in flight as are to be together."""
+        """Begin to compute, once as many requests are under way as `together` says."""
         with self._turns:
             self.in_flight += 1
             self.most_in_flight = max(self.most_in_flight, self.in_flight)
@@ -136,9 +142,11 @@ class EngineServer:
         with self._turns:
             self.in_flight -= 1
 
-    def complete(self, body: dict[str, Any]) -> dict[str, Any]:
+    def complete(self, number: int, body: dict[str, Any]) -> dict[str, Any]:
         ids = body["prompt"] if self.kind == "vllm" else body["input_ids"]
-        found, token = self.compute(ids)
+        computed, logits = self.compute(ids)
+        token = self.choose(logits)
+        found = self.bend_states(self.replace_states(number, ids, computed))
         if self.kind == "sglang":
             about = {
                 "prompt_tokens": len(ids),
@@ -149,9 +157,12 @@ class EngineServer:
         path = self.folder / f"cmpl-{uuid.uuid4().hex}.safetensors"
         tensors = {"hidden_states": found, "token_ids": torch.tensor(ids)}
         self.bend_file(tensors)
-        lock = open(f"{path}.lock", "w")  # noqa: SIM115 - held by the thread that writes
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        threading.Thread(target=self._write, args=(path, tensors, lock), daemon=True).start()
+        if self.write_file is None:
+            lock = open(f"{path}.lock", "w")  # noqa: SIM115 - held by the thread that writes
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            threading.Thread(target=self._write, args=(path, tensors, lock), daemon=True).start()
+        else:
+            threading.Thread(target=self.write_file, args=(path, tensors), daemon=True).start()
         choice = {"index": 0, "text": "", "finish_reason": "length", "prompt_token_ids": ids, "token_ids": [token]}
         usage = {"prompt_tokens": len(ids), "completion_tokens": 1}
         return {
@@ -198,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(status, b'{"error": "as told"}')
             return
         engine.enter(number)
-        document = engine.complete(body)
+        document = engine.complete(number, body)
         engine.leave()
         engine.bend(document)
         self._send(200, orjson.dumps(document))

@@ -1,4 +1,4 @@
-"""The backends that are servers, against a server that speaks as vLLM and as SGLang do."""
+"""The server backends, against a server with the interfaces of vLLM and SGLang."""
 
 import itertools
 import json
@@ -29,12 +29,12 @@ pytestmark = pytest.mark.slow
 
 KINDS = ["vllm", "sglang"]
 ALONE: dict[str, Any] = {"tokens_per_batch": 1}
-"""Each row by itself in the transformers backend too: then the same code gives the same bits."""
+"""Settings by which the transformers backend computes each row alone: then the same code gives the same bits."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _shapes_are_made_once() -> Iterator[None]:
-    """Two seconds in ten of these tests would go into making the same model on the device `meta`."""
+    """Make the model on the device `meta` once: for each test anew it would take a fifth of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server_module, "open_shape", cache(open_shape))
         patch.setattr(server_module, "open_ends", cache(open_ends))
@@ -75,7 +75,7 @@ def section(server: EngineServer, **changes: Any) -> EngineSection:
 def extract(
     build: Build, server: EngineServer, tmp_path: Path, rows: Any = None, name: str = "", **changes: Any
 ) -> Path:
-    """Run the stage over the server; settings of the engine are given as ``engine``."""
+    """Run the stage with the server; ``engine`` has settings of the engine."""
     engine = section(server, **changes.pop("engine", {}))
     name = name or f"{tmp_path.name}-{server.kind}"
     return build.extract(
@@ -151,7 +151,7 @@ def spoil(states: torch.Tensor) -> torch.Tensor:
 
 
 def normed(states: torch.Tensor) -> torch.Tensor:
-    """Weights of the tiny model's norm are not one, so the scale is taken from them."""
+    """Return states whose last layer is normed, with the norm's weights, which are not one."""
     states = states.clone()
     states[:, -1] = NORMED.norm(states[:, -1])
     return states
@@ -162,11 +162,11 @@ NORMED: Any = None
 ANSWERS: dict[str, tuple[dict[str, Any], str]] = {
     "other ids": (
         {"bend": change_id},
-        r"row 'long \(its first 12 tokens\)': the answer has id \d+ at position 3, \d+ was sent",
+        r"row 'long \(its first 12 tokens\)': the reply has id \d+ at position 3, \d+ was sent",
     ),
     "an id too few": (
         {"bend": lambda d: (d.get("choices", [d])[0])["prompt_token_ids"].pop()},
-        r"names 11 token ids, 12 were sent",
+        r"has 11 token ids, 12 were sent",
     ),
     "cached tokens": ({"bend": cached}, r"16 of 12 tokens came from the prefix cache"),
     "too wide": (
@@ -178,26 +178,26 @@ ANSWERS: dict[str, tuple[dict[str, Any], str]] = {
     "not a number": ({"bend_states": spoil}, r"layer 4 at token 2 is not finite"),
     "zeros": (
         {"bend_states": lambda s: torch.cat([torch.zeros_like(s[:, :1]), s[:, 1:]], 1)},
-        r"states of layer 2 are all zero",
+        r"the state of layer 2 is zero at 12 of 12 tokens, first at token 0: this engine does not capture that layer",
     ),
     "normed": ({"bend_states": normed}, r"normed already"),
     "another layer's last": (
         {"bend_states": lambda s: s[:, [0, 1, 2, 0]]},
-        r"writes token \d+, head\(norm\(state\)\) says \d+",
+        r"writes token \d+, head\(norm\(last state\)\) gives \d+",
     ),
     "no states": (
         {"bend": lambda d: d.pop("kv_transfer_params", None) or d["meta_info"].pop("hidden_states")},
-        r"the answer lacks",
+        r"the reply lacks",
     ),
     "a word for a token": ({"bend": write_a_word}, r"ids\[0\] is 'x'; a whole number is needed"),
     "a word for a count": ({"bend": count_in_words}, r"cached_tokens is 'none'; a whole number is needed"),
     "nothing for ids": (
         {"bend": lambda d: d.get("choices", [d])[0].update(prompt_token_ids=None)},
-        r"the answer says 'None' where the 12 token ids are to be",
+        r"the reply has 'None' instead of the 12 token ids",
     ),
     "no ids": (
         {"bend": lambda d: d.get("choices", [d])[0].pop("prompt_token_ids")},
-        r"the answer lacks 'prompt_token_ids'",
+        r"the reply lacks 'prompt_token_ids'",
     ),
 }
 
@@ -226,22 +226,61 @@ def document(**changes: Any) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "says", "message"),
     [
-        ("vllm", {"/metrics": b'vllm:cache_config_info{enable_prefix_caching="True"} 1.0'}, "prefix caching is on.*--no-enable-prefix-caching"),
-        ("vllm", {"/metrics": b""}, "does not say whether prefixes are cached"),
-        ("vllm", {"/server_info?config_format=json": b'{"c": "{\\n \\"eagle_aux_hidden_state_layer_ids\\": [\\n 3,\\n 5, 6, 8 ]"}'}, r"launched for layers \[3, 5, 6, 8\].*need \[2, 4, 5, 8\]"),
+        (
+            "vllm",
+            {"/metrics": b'vllm:cache_config_info{enable_prefix_caching="True"} 1.0'},
+            "prefix caching is on.*--no-enable-prefix-caching",
+        ),
+        ("vllm", {"/metrics": b""}, "does not report whether it caches prefixes"),
+        (
+            "vllm",
+            {
+                "/server_info?config_format=json": (
+                    b'{"c": "{\\n \\"eagle_aux_hidden_state_layer_ids\\": [\\n 3,\\n 5, 6, 8 ]"}'
+                )
+            },
+            r"launched for layers \[3, 5, 6, 8\].*need \[2, 4, 5, 8\]",
+        ),
         ("vllm", {"/version": b""}, "is this a vLLM server"),
-        ("vllm", {"/v1/models": document(data=[{"id": "other", "root": "org/other"}])}, "serves org/other alias other; the target is .*model"),
+        (
+            "vllm",
+            {"/v1/models": document(data=[{"id": "other", "root": "org/other"}])},
+            "serves org/other alias other; the target is .*model",
+        ),
         ("vllm", {"/v1/models": document(data=[{"id": "served", "root": "?", "max_model_len": 20}])}, "the target is"),
         ("vllm", {"/v1/models": document(data=["served"])}, "is this a vLLM server"),
-        ("vllm", {"/v1/models": document(data=[{"id": "served", "max_model_len": "20"}])}, "max_model_len is '20'; a whole number is needed"),
+        (
+            "vllm",
+            {"/v1/models": document(data=[{"id": "served", "max_model_len": "20"}])},
+            "max_model_len is '20'; a whole number is needed",
+        ),
         ("sglang", {"/v1/models": document(data=["served"])}, "is this an SGLang server"),
         ("sglang", {"/server_info": document(version="1")}, "prefix caching is on.*--disable-radix-cache"),
-        ("sglang", {"/server_info": document(version="1", disable_radix_cache=True)}, "without --enable-return-aux-hidden-states"),
-        ("sglang", {"/server_info": document(version="1", disable_radix_cache=True, enable_return_aux_hidden_states=True, return_aux_hidden_state_layer_ids=[2, 4, 5, 7])}, r"launched for layers \[2, 4, 5, 7\].*need \[1, 3, 4, 7\]"),
-        ("sglang", {"/server_info": document(version="1", disable_radix_cache=True, enable_return_aux_hidden_states=True)}, "launched for layers .*none named"),
+        (
+            "sglang",
+            {"/server_info": document(version="1", disable_radix_cache=True)},
+            "without --enable-return-aux-hidden-states",
+        ),
+        (
+            "sglang",
+            {
+                "/server_info": document(
+                    version="1",
+                    disable_radix_cache=True,
+                    enable_return_aux_hidden_states=True,
+                    return_aux_hidden_state_layer_ids=[2, 4, 5, 7],
+                )
+            },
+            r"launched for layers \[2, 4, 5, 7\].*need \[1, 3, 4, 7\]",
+        ),
+        (
+            "sglang",
+            {"/server_info": document(version="1", disable_radix_cache=True, enable_return_aux_hidden_states=True)},
+            "launched for layers .*none named",
+        ),
         ("sglang", {"/model_info": document(model_path="org/other")}, "serves org/other; the target is"),
     ],
-)  # fmt: skip
+)
 def test_a_server_that_is_launched_otherwise_or_serves_something_else_is_refused(
     build: Build, server: EngineServer, tmp_path: Path, kind: str, says: dict[str, bytes], message: str
 ) -> None:
@@ -309,14 +348,14 @@ def test_a_file_of_another_rows_tokens_is_refused(build: Build, server: EngineSe
 def test_a_file_that_never_comes_is_asked_for_again_and_then_given_up(
     build: Build, server: EngineServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that goes half a minute at each look."""
+    """A clock that advances half a minute at each look replaces the real one."""
     looks = itertools.count()
     monkeypatch.setattr(
         "pipeline.stages.extract.engines.vllm.time",
         SimpleNamespace(monotonic=lambda: 30.0 * next(looks), sleep=lambda _: None),
     )
     server.bend = lambda d: d.update(kv_transfer_params={"hidden_states_path": str(tmp_path / "nowhere.safetensors")})
-    with pytest.raises(EngineError, match=r"no whole file .*it is not there; .*given up on row .* after 2 attempts"):
+    with pytest.raises(EngineError, match=r"no whole file .*it is not there; .*gave up on row .* after 2 attempts"):
         extract(build, server, tmp_path, engine={"attempts": 2})
     assert len(server.asked) == 2
     assert 8 <= next(looks) <= 16
@@ -367,7 +406,9 @@ def test_a_server_that_dies_leaves_what_is_done_and_the_next_run_goes_on_from_th
     server.asked.clear()
     server.status = lambda nth: 200 if nth <= 10 else 0
     name = f"died-{kind}"
-    with pytest.raises(EngineError, match=r"given up on row 'row-\d+' after 3 attempts: what is stored is kept"):
+    with pytest.raises(
+        EngineError, match=r"gave up on row 'row-\d+' after 3 attempts: the shards that are stored are kept"
+    ):
         extract(build, server, tmp_path, name=name, **settings)
     partial = build.hidden(name).with_name(".hidden.partial")
     kept = {path.name: path.stat().st_mtime_ns for path in partial.glob("shard-*")}
@@ -403,7 +444,7 @@ def test_a_server_that_comes_back_as_another_is_refused(build: Build, server: En
         return 200
 
     server.status = status
-    with pytest.raises(EngineError, match=r"was .*vllm 9.9.9.*and is .*vllm 10"):
+    with pytest.raises(EngineError, match=r"was .*vllm 9.9.9.*and came back as .*vllm 10"):
         extract(build, server, tmp_path)
 
 
@@ -425,7 +466,7 @@ def test_rows_are_asked_for_together_but_never_more_than_the_config_allows(
 def test_a_key_is_sent_from_the_environment_and_a_missing_one_is_named(
     build: Build, server: EngineServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(AerieError, match="ENGINE_KEY, and no such variable is set"):
+    with pytest.raises(AerieError, match="ENGINE_KEY, and that variable is not set"):
         extract(build, server, tmp_path, engine={"api_key_env": "ENGINE_KEY"})
     monkeypatch.setenv("ENGINE_KEY", "secret")
     extract(build, server, tmp_path, engine={"api_key_env": "ENGINE_KEY"})
@@ -436,6 +477,6 @@ def test_weights_of_another_seed_than_the_servers_are_refused(build: Build, tmp_
     other = save_target(tmp_path / "other", seed=5)
     with (
         EngineServer("vllm", other, [2, 4, 5, LAYERS], tmp_path) as server,
-        pytest.raises(EngineError, match="other weights, another layer"),
+        pytest.raises(EngineError, match="of other weights or another layer"),
     ):
         extract(build, server, tmp_path, engine={"model": str(other)})

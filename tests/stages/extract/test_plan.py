@@ -1,4 +1,4 @@
-"""What is computed, in which batches and shards."""
+"""Selection of rows, batches and shards."""
 
 import random
 from itertools import pairwise
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipeline.core.errors import ConfigError, DiskError, InputError
 from pipeline.formats.schema.tokens import SCHEMA
 from pipeline.model.weights.layer_ids import auxiliary_layers
-from pipeline.stages.extract.plan import MOST_PADDING, Row, Selection, batches, bytes_per_token, select, shards
+from pipeline.stages.extract.plan import MOST_PADDING, InputRow, Selection, batches, bytes_per_token, select, shards
 from pipeline.stages.extract.writer import check_space
 from tests.tiny import VOCAB, extract_settings, random_rows, token_row
 
@@ -26,7 +26,7 @@ def chosen_of(rows: list[dict[str, Any]], **changes: Any) -> Selection:
     return select(Path("a"), [pa.RecordBatch.from_pylist(rows, schema=SCHEMA)], extract_settings(**changes), VOCAB)
 
 
-def rows_of(lengths: list[int]) -> list[Row]:
+def rows_of(lengths: list[int]) -> list[InputRow]:
     shapes = [(str(number), 1, length - 1) for number, length in enumerate(lengths)]
     return chosen_of(random_rows(shapes), max_length=1000).rows
 
@@ -62,8 +62,8 @@ SHAPES = [(str(number), 1, 19 + number * 37 % 981) for number in range(1200)]
 """Lengths from 20 to 1,000."""
 
 
-def changed_share(before: list[Row], after: list[Row], *, padded: bool) -> float:
-    """Share of the tokens that lie in batches which there were not before."""
+def changed_share(before: list[InputRow], after: list[InputRow], *, padded: bool) -> float:
+    """Return the share of the tokens that are in batches that did not exist before."""
     known = {tuple(before[n].checksum for n in batch) for batch in batches(before, 2048, padded=padded)}
     new = [
         batch for batch in batches(after, 2048, padded=padded) if tuple(after[n].checksum for n in batch) not in known

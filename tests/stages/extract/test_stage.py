@@ -29,7 +29,7 @@ from pipeline.model.weights.target import Target, capturing, open_model, open_sh
 from pipeline.stages.extract import stage
 from pipeline.stages.extract.forward import can_pack, check_teacher, pack_attention, states
 from pipeline.stages.extract.local import LocalBackend
-from pipeline.stages.extract.plan import Row, ShardPlan, select
+from pipeline.stages.extract.plan import InputRow, ShardPlan, select
 from pipeline.stages.extract.writer import ShardWriter
 from tests.conftest import ROOT
 from tests.polling import wait_until
@@ -38,7 +38,7 @@ from tests.tiny import LAYERS, ROWS, VOCAB, WIDTH, Build, extract_settings, rand
 pytestmark = pytest.mark.slow
 
 CLOSE: dict[str, Any] = {"atol": 3e-4, "rtol": 1e-4}
-"""Of states as large as tens: a batch's size changes the order of sums, so the last bits of float32."""
+"""Tolerance of states as large as tens: a batch's size changes the order of sums, and so their last bits."""
 
 
 @pytest.fixture(scope="module")
@@ -127,10 +127,17 @@ def test_the_manifest_names_convention_layers_and_modules_and_the_stamp_counts(
     build: Build, stored: HiddenStates
 ) -> None:
     assert stored.manifest == Manifest(
-        layer_ids=[2, 4, 5], layer_names=["model.layers.2", "model.layers.4", "model.layers.5"], norm_name="model.norm", num_layers=LAYERS, hidden_size=WIDTH,
-        dtype="float32", vocab_size=VOCAB, target_sha256=find_source(build.model).sha256, backend="transformers",
+        layer_ids=[2, 4, 5],
+        layer_names=["model.layers.2", "model.layers.4", "model.layers.5"],
+        norm_name="model.norm",
+        num_layers=LAYERS,
+        hidden_size=WIDTH,
+        dtype="float32",
+        vocab_size=VOCAB,
+        target_sha256=find_source(build.model).sha256,
+        backend="transformers",
         engine=f"transformers {transformers.__version__}",
-    )  # fmt: skip
+    )
     stamp = read_model(build.stamps / "data.json", Stamp)
     supervised = sum(completion for _, _, completion in ROWS)
     assert (stamp.rows, stamp.tokens, stamp.supervised_tokens) == (
@@ -169,7 +176,8 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(build: B
     whole = sha256_folder(build.extract(rows, "whole", **settings))
     partial = build.hidden("killed").with_name(".hidden.partial")
     script = (
-        "import sys, time; from pathlib import Path; from pipeline.stages.extract import stage; from pipeline.stages.extract.local import LocalBackend\n"
+        "import sys, time; from pathlib import Path; from pipeline.stages.extract import stage; from "
+        "pipeline.stages.extract.local import LocalBackend\n"
         "from tests.tiny import extract_settings\n"
         "b, settings, partial, compute = Path(sys.argv[1]), eval(sys.argv[2]), Path(sys.argv[3]), LocalBackend.states\n"
         "def ends_by_a_kill_only(backend, batches):\n"
@@ -177,7 +185,8 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(build: B
         "        yield states\n"
         "        while len(list(partial.glob('shard-*'))) >= 20: time.sleep(0.1)\n"
         "LocalBackend.states = ends_by_a_kill_only\n"
-        "stage.run(stage.Config(extract=extract_settings(**settings)), accepted=b/'whole/accepted.parquet', verdict=b/'gate.json', record=b/'fingerprint.json',\n"
+        "stage.run(stage.Config(extract=extract_settings(**settings)), accepted=b/'whole/accepted.parquet', "
+        "verdict=b/'gate.json', record=b/'fingerprint.json',\n"
         "          model=b/'model', hidden=b/'killed/hidden', stamp=b/'extracted/killed.json')\n"
     )
     run = subprocess.Popen(
@@ -259,7 +268,7 @@ def test_weights_of_another_vocabulary_than_the_target_record_are_refused(
 ) -> None:
     other = Build(tmp_path, kimi)
     save_target(other.model, vocab_size=301)
-    with pytest.raises(InputError, match=r"vocabulary of 301; .* says 300"):
+    with pytest.raises(InputError, match=r"vocabulary of 301; .* has 300"):
         other.extract(random_rows(ROWS))
 
 
@@ -280,9 +289,15 @@ def families() -> dict[str, Any]:
     import transformers as t
 
     common: dict[str, Any] = {
-        "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "max_position_embeddings": 256, "initializer_range": 0.3,
-    }  # fmt: skip
+        "vocab_size": VOCAB,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 7,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "initializer_range": 0.3,
+    }
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 8}
     vision = t.CLIPVisionConfig(
         hidden_size=16,
@@ -384,7 +399,8 @@ def test_a_head_that_a_drafter_cannot_have_is_refused_before_anything_is_compute
     model.lm_head = torch.nn.Identity()
     with pytest.raises(
         InputError,
-        match=r"no output head in Qwen3ForCausalLM: its get_output_embeddings\(\) gives Identity, .* it has \['model', 'lm_head'\]",
+        match=r"no output head in Qwen3ForCausalLM: its get_output_embeddings\(\) gives Identity, "
+        r".* it has \['model', 'lm_head'\]",
     ):
         Target(model, source)
 
@@ -398,7 +414,7 @@ def test_weights_that_are_no_numbers_are_refused_by_name(tmp_path: Path, name: s
     with pytest.raises(ArtifactError, match=rf"model.safetensors: {name} has values that are not finite"):
         open_ends(folder)
     if name == "lm_head.weight":  # what extraction stores would be right, and what training makes of it wrong
-        with pytest.raises(InputError, match=r"the model's own logits are no finite numbers at 40 of 40 positions"):
+        with pytest.raises(InputError, match=r"the model's own logits are not finite at 40 of 40 positions"):
             check_teacher(open_model(folder, dtype="float32", device="cpu"), [2, 3, 4], torch.arange(40), packed=False)
 
 
@@ -444,7 +460,8 @@ def test_a_file_that_the_checkpoints_index_names_and_is_not_there_is_named(tmp_p
         (
             2,
             "cut",
-            "extract: 0 of 6 accepted rows; left out: 6 no_supervised_tokens; none is left: raise extract.max_length, which is 2",
+            "extract: 0 of 6 accepted rows; left out: 6 no_supervised_tokens; none is left: raise extract.max_length, "
+            "which is 2",
         ),
         (512, "cut", "extract: 6 of 6 accepted rows\n"),
     ],
@@ -456,7 +473,7 @@ def test_rows_that_are_cut_or_left_out_are_told_and_counted(
     selection = select(
         Path("accepted"), [pa.RecordBatch.from_pylist(random_rows(ROWS), schema=SCHEMA)], settings, VOCAB
     )
-    stage._say(selection, settings)
+    stage._print_selection(selection, settings)
     assert said in capsys.readouterr().out
 
 
@@ -469,17 +486,20 @@ def test_settings_have_no_unknown_backend() -> None:
     ("dtype", "value", "said"),
     [
         ("float16", 7e4, r"reaches 7e\+04, more than float16 holds: set extract.dtype to bfloat16"),
-        ("float16", float("nan"), "was computed as no finite number: set extract.compute_dtype"),
-        ("float8_e4m3fn", float("inf"), "was computed as no finite number"),
-        ("float32", float("-inf"), "was computed as no finite number"),
-        ("bfloat16", float("nan"), "was computed as no finite number"),
+        ("float16", float("nan"), "was not computed as a finite number: set extract.compute_dtype"),
+        ("float8_e4m3fn", float("inf"), "was not computed as a finite number"),
+        ("float32", float("-inf"), "was not computed as a finite number"),
+        ("bfloat16", float("nan"), "was not computed as a finite number"),
     ],
 )
 @pytest.mark.parametrize("name", ["aux", "last"])
 def test_states_that_are_no_finite_numbers_are_never_stored(
     tmp_path: Path, name: str, dtype: Any, value: float, said: str
 ) -> None:
-    rows = [Row("first", torch.arange(3, dtype=torch.int32), 1), Row("second", torch.arange(4, dtype=torch.int32), 1)]
+    rows = [
+        InputRow("first", torch.arange(3, dtype=torch.int32), 1),
+        InputRow("second", torch.arange(4, dtype=torch.int32), 1),
+    ]
     states = {"aux": torch.ones(7, 6), "last": torch.ones(7, 2)}
     states[name][5, 1] = value
     with (

@@ -1,4 +1,4 @@
-"""Which tokens are trained on: rules over segments, through hidden states, training and the exports."""
+"""Loss masks: rules over segments, through hidden states, training and the exports."""
 
 import itertools
 from pathlib import Path
@@ -17,7 +17,7 @@ from pipeline.model.weights.ends import open_ends
 from pipeline.stages.train import stage
 from pipeline.stages.train.config import TrainSection
 from pipeline.stages.train.data import count_supervised, open_corpus
-from pipeline.stages.train.loop import Learner
+from pipeline.stages.train.learner import Learner
 from tests.tiny import Build, random_rows, train_settings
 
 pytestmark = pytest.mark.slow
@@ -88,7 +88,10 @@ def test_weights_by_kind_are_the_tokens_weights_and_a_cut_row_keeps_those_of_wha
 
 
 def gradient(build: Build, mask: Any, damage: list[str]) -> torch.Tensor:
-    """Gradient of the loss, with the teacher's states replaced by noise where they judge the prediction that follows a token of these kinds."""
+    """Return the gradient of the loss with noise for the teacher's states at some tokens.
+
+    These are the positions that judge the prediction after a token of these kinds.
+    """
     settings = train_settings(loss_mask=mask)
     ends = open_ends(build.model)
     corpus = open_corpus(
@@ -156,7 +159,8 @@ def test_exports_write_the_mask(build: Build, tmp_path: Path, rule: str) -> None
     ]
     export_data(arguments)
     mask = torch.load(tmp_path / "out" / "rows_0-2000" / "data_0.ckpt", weights_only=True)["loss_mask"]
-    assert mask.tolist() == HiddenStates(build.hidden("a")).loss_weights(0, weights_of(rule)).tolist()  # type: ignore[arg-type]
+    weights = weights_of(rule)  # type: ignore[arg-type]
+    assert mask.tolist() == HiddenStates(build.hidden("a")).loss_weights(0, weights).tolist()
 
 
 @pytest.mark.parametrize(

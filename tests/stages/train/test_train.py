@@ -1,4 +1,7 @@
-"""Training: the same bits every time, also after a kill and over several processes; refuses what does not belong together."""
+"""Training gives the same bits every time, also after a kill and over several processes.
+
+It refuses what does not belong together.
+"""
 
 import shutil
 import subprocess
@@ -23,9 +26,9 @@ from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.weights.ends import open_ends
 from pipeline.stages.train import stage
 from pipeline.stages.train.data import RowRef, check_shape, open_corpus, pack, packs_of_epoch
-from pipeline.stages.train.loop import Learner, learning_rate, load_packs, schedule
-from pipeline.stages.train.processes import Processes
-from pipeline.stages.train.resume import Progress
+from pipeline.stages.train.learner import Learner, learning_rate, load_packs, schedule
+from pipeline.stages.train.processes import ProcessGroup
+from pipeline.stages.train.resume import SavedRun
 from tests.conftest import ROOT
 from tests.polling import TIMEOUT_S
 from tests.tiny import Build, random_rows, save_target, train_settings
@@ -110,7 +113,7 @@ def test_the_log_has_a_line_a_step_and_the_checkpoint_is_the_best_by_held_out_es
     assert all(1 <= value <= 4 for value in measured)
     drafter = load_drafter(out / "checkpoint", open_ends(build.model).embedding, open_ends(build.model).source.sha256)
     learner, corpus = learner_of(build, lr=0.01, epochs=4)
-    found = estimate(drafter, stage.judge(corpus, learner.ends, learner.settings), 3).length
+    found = estimate(drafter, stage.judge_heldout(corpus, learner.ends, learner.settings), 3).length
     assert found == pytest.approx(max(measured), abs=1e-5)
 
 
@@ -130,9 +133,9 @@ def test_a_resumed_run_has_the_weights_rates_and_order_of_one_that_was_never_sto
     whole = train(build, tmp_path / "whole", save_every=1)
     learner, corpus = learner_of(build, save_every=1)
     steps = [packs for epoch in schedule(corpus, learner.settings) for packs in epoch]
-    progress = Progress(tmp_path / "cut" / "checkpoint", stage._key(learner.settings, corpus))
+    progress = SavedRun(tmp_path / "cut" / "checkpoint", stage._key(learner.settings, corpus))
     epochs = schedule(corpus, learner.settings)
-    judged = stage.judge(corpus, learner.ends, learner.settings)
+    judged = stage.judge_heldout(corpus, learner.ends, learner.settings)
     ends_of_epoch = {sum(map(len, epochs[: number + 1])) for number in range(len(epochs))}
     for packs in steps[:stop]:
         rate = learning_rate(progress.step, len(steps), learner.settings.lr, learner.settings.warmup)
@@ -170,7 +173,8 @@ def test_a_row_with_damaged_states_is_named_and_not_taken_for_divergence(
     write_json(stamps / "a.json", {**read_json(stamps / "a.json"), "sha256": sha256_folder(hidden)})
     with pytest.raises(
         ArtifactError,
-        match=rf"{at.shard}: row '{row.id}': {name} is not finite at 1 of {row.length} tokens, first at {row.prompt_length}:",
+        match=rf"{at.shard}: row '{row.id}': {name} is not finite at 1 of {row.length} tokens, "
+        rf"first at {row.prompt_length}:",
     ):
         train(build, tmp_path, hidden={"a": hidden}, stamps=stamps, epochs=1)
     assert not (tmp_path / "checkpoint").exists()
@@ -186,7 +190,7 @@ def test_states_with_a_flipped_bit_are_refused_and_nothing_learned_of_them_is_ke
     data[len(data) // 2] ^= 1  # among the states: ids have a checksum of their own
     shard.write_bytes(data)
     with pytest.raises(
-        ArtifactError, match=r"a.hidden: the files' digest is \w+, .*a.json says \w+: a file changed after extraction"
+        ArtifactError, match=r"a.hidden: the files' digest is \w+, .*a.json has \w+: a file changed after extraction"
     ):
         train(build, tmp_path, hidden={"a": hidden}, epochs=1, save_every=save_every)
     assert not list(tmp_path.glob("*checkpoint*"))
@@ -205,7 +209,7 @@ def test_states_with_a_flipped_bit_are_refused_and_nothing_learned_of_them_is_ke
 def test_a_saved_run_that_is_damaged_is_named(build: Build, tmp_path: Path, change: Any, said: str) -> None:
     learner, corpus = learner_of(build)
     learner.step(load_packs(corpus, schedule(corpus, learner.settings)[0][0]), 0.1)
-    progress = Progress(tmp_path / "checkpoint", "key")
+    progress = SavedRun(tmp_path / "checkpoint", "key")
     progress.save(learner)
     path = tmp_path / ".checkpoint.partial" / "state.safetensors"
     tensors, metadata = load_tensors(path), TensorFile(path).metadata
@@ -243,7 +247,7 @@ def test_a_saved_run_of_other_settings_is_not_taken_up(build: Build, tmp_path: P
     learner, corpus = learner_of(build)
     for packs in schedule(corpus, learner.settings)[0][:2]:
         learner.step(load_packs(corpus, packs), 0.1)
-    progress = Progress(tmp_path / "x" / "checkpoint", "key of other settings")
+    progress = SavedRun(tmp_path / "x" / "checkpoint", "key of other settings")
     progress.step = 2
     progress.save(learner)
     assert sha256_folder(train(build, tmp_path / "x") / "checkpoint") == sha256_folder(
@@ -255,7 +259,7 @@ def test_a_file_without_a_saved_run_in_the_place_of_one_is_not_taken_up(build: B
     learner, _ = learner_of(build)
     (tmp_path / ".checkpoint.partial").mkdir()
     save_tensors(tmp_path / ".checkpoint.partial" / "state.safetensors", {"a": torch.zeros(1)})
-    assert not Progress(tmp_path / "checkpoint", "key").restore(learner)
+    assert not SavedRun(tmp_path / "checkpoint", "key").restore(learner)
 
 
 def test_a_saved_run_of_other_code_is_not_taken_up(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,16 +271,16 @@ def test_a_saved_run_of_other_code_is_not_taken_up(build: Build, monkeypatch: py
 
 def test_processes_that_would_go_on_from_different_steps_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that does not see the first process's files would begin anew, and wait forever."""
-    monkeypatch.setattr(Processes, "total", lambda _self, _steps: torch.tensor([40, 0]))
+    monkeypatch.setattr(ProcessGroup, "total", lambda _self, _steps: torch.tensor([40, 0]))
     with pytest.raises(
         ArtifactError,
-        match=r"different steps, \[40, 0\] by rank: build/drafter must lie on storage that all machines share",
+        match=r"different steps, \[40, 0\] by rank: build/drafter must be on storage that all machines share",
     ):
-        Processes(0, 2).agree(40, torch.device("cpu"))
+        ProcessGroup(0, 2).agree(40, torch.device("cpu"))
 
 
 def test_the_loss_is_a_weighted_mean(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Weights all alike change nothing; a row of weight 2 counts as two of it."""
+    """Equal weights change nothing; a row of weight 2 counts as two rows."""
     learner, corpus = learner_of(build)
     (first, second) = schedule(corpus, learner.settings)[0][0][0][:2]
     plain = learner.step([corpus.packed([first, second])], 0.0)
@@ -295,14 +299,15 @@ import sys; from pathlib import Path
 from contextlib import nullcontext
 from torch import distributed
 from pipeline.stages.train import stage
-from pipeline.stages.train.loop import Learner
+from pipeline.stages.train.learner import Learner
 from pipeline.stages.train.processes import joined
 from tests.tiny import train_settings
 b, out = Path(sys.argv[1]), Path(sys.argv[2])
 def run(parallel):
     config = stage.Config(train=train_settings(accumulate=3, save_every=1, parallel=parallel), names=["a", "b"])
     folder = out/parallel
-    stage.run(config, stamps=b/"extracted", hidden={n: b/n/"hidden" for n in "ab"}, record=b/"fingerprint.json", model=b/"model", checkpoint=folder/"checkpoint", log=folder/"log.csv")
+    stage.run(config, stamps=b/"extracted", hidden={n: b/n/"hidden" for n in "ab"}, record=b/"fingerprint.json",
+              model=b/"model", checkpoint=folder/"checkpoint", log=folder/"log.csv")
 step, done = Learner.step, []
 def killed_in_the_fourth_step(learner, packs, rate):
     done.append(learner.sharded)
@@ -317,7 +322,7 @@ with joined("cpu") as group:
         run("fsdp")
     except KeyboardInterrupt:
         assert done == [True] * 4
-        distributed.barrier()  # one whose process was killed starts anew after all have ended: the first has written its file
+        distributed.barrier()  # a killed process starts anew after all have ended: the first has written its file
     Learner.step = step
     run("fsdp")
 """
@@ -425,7 +430,7 @@ def test_a_missing_stamp_and_a_left_over_one_are_named(build: Build) -> None:
 
 
 def test_states_of_another_target_are_refused(build: Build) -> None:
-    with pytest.raises(ArtifactError, match=f"hidden states are of target .*; the weights at hand are {'f' * 16}"):
+    with pytest.raises(ArtifactError, match=f"hidden states are of target .*; this build's weights are {'f' * 16}"):
         open_corpus_of(build, target="f" * 64)
 
 
@@ -461,7 +466,7 @@ def test_a_stamp_that_disagrees_with_its_folder_is_refused(tmp_path: Path, kimi:
     build.extract(random_rows(SHAPES), "a")
     stamp = build.stamps / "a.json"
     whole = read_json(stamp)
-    for change, said in (({"rows": 3}, "says 3 rows"), ({"tokens": 5}, "of 5 tokens"), ({"dataset": "b"}, "for 'b'")):
+    for change, said in (({"rows": 3}, "has 3 rows"), ({"tokens": 5}, "of 5 tokens"), ({"dataset": "b"}, "for 'b'")):
         write_json(stamp, {**whole, **change})
         with pytest.raises(ArtifactError, match=rf"has 24 rows of \d+ tokens; its stamp .*{said}"):
             open_corpus_of(build, names=("a",))

@@ -1,4 +1,4 @@
-"""The training loop: packs to steps, steps to weights; everything that a resumed run needs is in one `State`."""
+"""The learner: drafter, teacher and optimizer; one call makes one optimizer step from packs."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -12,18 +12,21 @@ from torch import nn
 from pipeline.drafter.drafter import Drafter
 from pipeline.drafter.losses import Teacher
 from pipeline.drafter.objective import PackLoss
-from pipeline.drafter.unroll import Pack, Plan, plan_to, plan_unroll
+from pipeline.drafter.unroll import Pack, UnrollPlan, plan_to, plan_unroll
 from pipeline.model.weights.ends import Ends
 from pipeline.stages.train.config import TrainSection
 from pipeline.stages.train.data import Corpus, RowRef, packs_of_epoch
-from pipeline.stages.train.processes import ALONE, Processes
-from pipeline.stages.train.sharding import Objective, hold_back, shard, whole
+from pipeline.stages.train.processes import ALONE, ProcessGroup
+from pipeline.stages.train.sharding import Objective, shard, sync_gradients, whole
 
 Item = TypeVar("Item")
 
 
 def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
-    """Rate of a step (from 0): linear up over the first ``warmup`` share, then a cosine down to zero."""
+    """Return the rate of a step (from 0).
+
+    It rises linearly over the first ``warmup`` share of the steps, then falls to zero as a cosine.
+    """
     rising = max(1, round(steps * warmup))
     if step < rising:
         return peak * (step + 1) / rising
@@ -31,7 +34,7 @@ def learning_rate(step: int, steps: int, peak: float, warmup: float) -> float:
 
 
 def schedule(corpus: Corpus, settings: TrainSection) -> list[list[list[list[RowRef]]]]:
-    """Epochs, of optimizer steps, of packs, of rows."""
+    """Return the epochs as lists of optimizer steps, which are lists of packs, which are lists of rows."""
     epochs = []
     for epoch in range(settings.epochs):
         packs = packs_of_epoch(corpus.training, settings.tokens_per_batch, settings.seed, epoch)
@@ -43,18 +46,19 @@ def schedule(corpus: Corpus, settings: TrainSection) -> list[list[list[list[RowR
 
 @dataclass(slots=True)
 class StepResult:
-    """What one optimizer step did."""
+    """Loss, gradient norm and accuracy of one optimizer step."""
 
     loss: float
     grad_norm: float
     accuracy: list[float]
-    """Share of supervised positions, by step of the unroll, where drafter and teacher agree on the likeliest draft token."""
+    """By step of the unroll: the share of supervised positions where drafter and teacher have the same likeliest draft
+    token."""
 
 
 class Learner:
     """A drafter, its teacher and its optimizer."""
 
-    def __init__(self, drafter: Drafter, ends: Ends, settings: TrainSection, group: Processes = ALONE) -> None:
+    def __init__(self, drafter: Drafter, ends: Ends, settings: TrainSection, group: ProcessGroup = ALONE) -> None:
         self.drafter, self.ends, self.settings, self.group = drafter, ends, settings, group
         self.device = drafter.fc.weight.device
         self.objective = Objective(drafter)
@@ -72,13 +76,13 @@ class Learner:
             fused=self.device.type == "cpu",
         )
 
-    def teacher(self, pack: Pack, plan: Plan) -> Teacher:
-        """The target's distributions where the pack is supervised."""
+    def teacher(self, pack: Pack, plan: UnrollPlan) -> Teacher:
+        """Return the target's distributions at the pack's supervised positions."""
         last = pack.last.to(self.head_rows.device, non_blocking=True)[plan.teacher_rows].to(self.head_rows.dtype)
         return Teacher(self.ends.teacher_hidden(last), self.head_rows, self.full_head)
 
-    def pack_loss(self, pack: Pack, plan: Plan, step_weights: torch.Tensor) -> PackLoss:
-        """Loss of one pack."""
+    def pack_loss(self, pack: Pack, plan: UnrollPlan, step_weights: torch.Tensor) -> PackLoss:
+        """Return the loss of one pack."""
         teacher = self.teacher(pack, plan)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.settings.dtype == "bfloat16"):
             found: PackLoss = self.objective(
@@ -87,10 +91,10 @@ class Learner:
         return found
 
     def step(self, packs: Sequence[Pack], rate: float) -> StepResult:
-        """One optimizer step over this process's packs; counts and gradients are summed over all processes."""
+        """Make one optimizer step over this process's packs; counts and gradients are summed over all processes."""
         settings, group, device = self.settings, self.group, self.device
         if self.sharded and not packs:  # gathering weights and summing gradients takes every process
-            packs = [nothing(self.drafter.config.hidden_size)]
+            packs = [unsupervised_pack(self.drafter.config.hidden_size)]
         plans = [plan_unroll(pack, settings.ttt_steps) for pack in packs]
         sizes = [[[len(s.queries), float(s.weights.sum())] for s in plan.supervised] for plan in plans] or [
             [[0, 0.0]] * settings.ttt_steps
@@ -104,11 +108,10 @@ class Learner:
         )
         self.optimizer.zero_grad(set_to_none=True)
         for number, (pack, plan) in enumerate(zip(packs, plans, strict=True), 1):
-            hold_back(self.objective, last=number == len(packs))
+            sync_gradients(self.objective, last=number == len(packs))
             found = self.pack_loss(pack, plan_to(plan, device), weights)
-            (
-                found.loss * group.count if self.sharded else found.loss
-            ).backward()  # sharded gradients are averaged over processes
+            # sharded gradients are averaged over the processes, so that the sum needs a factor
+            (found.loss * group.count if self.sharded else found.loss).backward()
             total += found.loss.detach()
             correct += found.correct
         parameters = list(self.drafter.parameters())
@@ -122,7 +125,7 @@ class Learner:
 
 
 def prefetched(items: Sequence[Item], load: Callable[[Item], Any]) -> Iterator[Any]:
-    """Load one item ahead, in the background."""
+    """Yield loaded items; the next one is loaded in the background."""
     with ThreadPoolExecutor(1, thread_name_prefix="loader") as pool:
         waiting = None
         for item in items:
@@ -134,15 +137,15 @@ def prefetched(items: Sequence[Item], load: Callable[[Item], Any]) -> Iterator[A
             yield waiting.result()
 
 
-def nothing(width: int) -> Pack:
-    """Give a pack in which nothing is supervised."""
+def unsupervised_pack(width: int) -> Pack:
+    """Return a pack of two tokens in which nothing is supervised."""
     return Pack(
         torch.zeros(2, dtype=torch.int64), torch.zeros(2, 3 * width), torch.zeros(2, width), torch.zeros(2), (2,)
     )
 
 
 def load_packs(corpus: Corpus, packs: Sequence[Sequence[RowRef]], *, pinned: bool = False) -> list[Pack]:
-    """Read the packs of one step; ``pinned``, so that a GPU copies them while it computes."""
+    """Read the packs of one step; with ``pinned`` a GPU can copy them while it computes."""
     loaded = [corpus.packed(refs) for refs in packs]
     return (
         [replace(pack, aux=pack.aux.pin_memory(), last=pack.last.pin_memory()) for pack in loaded] if pinned else loaded

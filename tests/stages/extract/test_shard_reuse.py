@@ -1,4 +1,4 @@
-"""States of earlier builds: which are taken, and from where."""
+"""Reuse of the states of earlier builds: which are taken, and from where."""
 
 import hashlib
 import shutil
@@ -6,12 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from pipeline.core.errors import EngineError
 from pipeline.core.files.digests import sha256_folder
+from pipeline.formats.hidden_states import HiddenStates
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.stages.extract import local
+from pipeline.stages.extract.config import EngineSection
 from pipeline.stages.extract.forward import states
-from tests.tiny import Build, random_rows
+from tests.stages.extract.engine_server import PROBES, EngineServer
+from tests.tiny import LAYERS, Build, random_rows
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +34,7 @@ def build(tmp_path: Path, kimi: TargetRecord, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Tokens of each batch that the target ran over."""
+    """Return a list that gets the number of tokens of each batch that the target computes."""
     seen: list[int] = []
 
     def counting(target: Any, layer_ids: list[int], rows: list[Any], *, packed: bool) -> Any:
@@ -41,14 +46,14 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def clean(build: Build, rows: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> str:
-    """Digest of what a build without reuse writes."""
+    """Return the digest of the states of a build without reuse."""
     with monkeypatch.context() as patched:
         patched.setenv("AERIE_REUSE", "off")
         return sha256_folder(build.extract(rows, "clean", **SETTINGS))
 
 
 def commit(hidden: Path, clone: Path) -> None:
-    """Move an out into DVC's cache, as DVC does after a stage, and away from the workspace, as it does before the next run."""
+    """Move an out into DVC's cache and out of the workspace, as DVC does after and before a stage."""
     for path in hidden.iterdir():
         md5 = hashlib.md5(path.read_bytes()).hexdigest()
         to = clone / ".dvc" / "cache" / "files" / "md5" / md5[:2] / md5[2:]
@@ -111,3 +116,62 @@ def test_other_weights_layers_or_dtypes_take_nothing(build: Build, computed: lis
     computed.clear()
     build.extract(rows, **{**SETTINGS, "max_length": 300, "shard_bytes": 60_000})  # neither decides a batch's states
     assert computed == []
+
+
+SIX = random_rows([(f"row-{number}", 5, 15) for number in range(6)])
+REPORT = b'{"c": "{\\n \\"eagle_aux_hidden_state_layer_ids\\": [2, 4, 5, 8]"}'
+"""vLLM's report of its layers in its development mode."""
+
+
+def ask(build: Build, server: EngineServer, name: str, rows: list[dict[str, Any]] = SIX) -> Path:
+    section = EngineSection(url=server.url, folder=str(server.folder), concurrency=2, attempts=1)
+    return build.extract(rows, name, section, backend=server.kind, **{**SETTINGS, "shard_bytes": 1024})
+
+
+def test_states_of_a_server_that_was_launched_for_other_layers_do_not_outlive_its_correct_launch(
+    build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The number of layers and the last one are right, so no reply shows the fault."""
+    expected = HiddenStates(build.extract(SIX, "local", tokens_per_batch=1))
+    with EngineServer("vllm", build.model, [1, 3, 6, LAYERS], tmp_path) as wrong:
+        found = HiddenStates(ask(build, wrong, "data"))
+    assert not torch.equal(found[0].aux, expected[0].aux)
+    assert "does not report which layers it returns, so their states are not kept" in capsys.readouterr().out
+    with EngineServer("vllm", build.model, [2, 4, 5, LAYERS], tmp_path) as right:
+        found = HiddenStates(ask(build, right, "data"))
+        assert len(right.asked) == PROBES + len(SIX)
+    for number in range(len(SIX)):
+        assert torch.equal(found[number].aux, expected[number].aux)
+
+
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_states_of_a_server_that_reports_the_wanted_layers_are_taken_again(
+    build: Build, tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with EngineServer(kind, build.model, [2, 4, 5, LAYERS], tmp_path) as server:
+        if kind == "vllm":
+            server.says = {"/server_info?config_format=json": REPORT}
+        first = sha256_folder(ask(build, server, "first"))
+        asked = len(server.asked)
+        assert sha256_folder(ask(build, server, "second")) == first
+        assert len(server.asked) == asked + PROBES
+    assert "0 tokens to compute" in capsys.readouterr().out
+
+
+def test_half_made_work_of_a_server_that_did_not_report_its_layers_is_not_taken_up_by_one_that_does(
+    build: Build, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with EngineServer("vllm", build.model, [1, 3, 6, LAYERS], tmp_path) as wrong:
+        wrong.status = lambda nth: 200 if nth <= PROBES + 4 else 400
+        with pytest.raises(EngineError):
+            ask(build, wrong, "data")
+        assert list(build.hidden().with_name(".hidden.partial").glob("shard-*"))
+        with pytest.raises(EngineError):
+            ask(build, wrong, "data")
+        assert (
+            "shards of an earlier run stay: if the server had been launched for other layers" in capsys.readouterr().out
+        )
+    with EngineServer("vllm", build.model, [2, 4, 5, LAYERS], tmp_path) as right:
+        right.says = {"/server_info?config_format=json": REPORT}
+        ask(build, right, "data")
+        assert len(right.asked) == PROBES + len(SIX)

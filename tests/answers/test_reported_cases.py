@@ -1,4 +1,4 @@
-"""Every shared case of areas 1 and 2: verdict, codes, ids and counts."""
+"""Every reported case of provider shapes and token identity: verdict, codes, ids and counts."""
 
 from typing import Any
 
@@ -11,12 +11,12 @@ from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.answers.build import codes, rows_of
-from tests.conftest import shared_cases
+from tests.conftest import reported_cases
 
 BEFORE_ANY_ROW = ("T01", "T15")
 """Wrong special-token maps: refused when the target is made, so no row is ever segmented with them."""
 
-CASES = [case for area in ("1", "2") for case in shared_cases(area) if case["id"] not in BEFORE_ANY_ROW]
+CASES = [case for area in ("1", "2") for case in reported_cases(area) if case["id"] not in BEFORE_ANY_ROW]
 
 
 def ids_of(segments: list[list[Any]], tokenizer: Tokenizer) -> list[int]:
@@ -38,7 +38,7 @@ def check(row: PackedRow, expect: dict[str, Any], tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_a_shared_case_has_its_verdict_codes_ids_and_count(
+def test_a_reported_case_has_its_verdict_codes_ids_and_count(
     case: dict[str, Any], maker: RowMaker, tokenizer: Tokenizer
 ) -> None:
     expect = case["expect"]
@@ -54,7 +54,7 @@ def test_a_shared_case_has_its_verdict_codes_ids_and_count(
 @pytest.mark.parametrize(
     "case", [case for case in CASES if "prompt_segments" in case["expect"]], ids=lambda case: case["id"]
 )
-def test_a_shared_case_has_its_prompt_ids(case: dict[str, Any], kimi: TargetRecord, tokenizer: Tokenizer) -> None:
+def test_a_reported_case_has_its_prompt_ids(case: dict[str, Any], kimi: TargetRecord, tokenizer: Tokenizer) -> None:
     request = case["context"]["request"]
     assert PromptRenderer(kimi, tokenizer).render(request["messages"]) == ids_of(
         case["expect"]["prompt_segments"], tokenizer

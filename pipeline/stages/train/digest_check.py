@@ -1,4 +1,7 @@
-"""Are the states' files those that were extracted? Digests, worked out in the background while training begins; nothing is kept before they agree."""
+"""Check of the states' files against their stamps, in the background while training begins.
+
+Nothing is saved before all digests agree.
+"""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,27 +13,27 @@ import torch
 from pipeline.core.files.digests import sha256_file
 from pipeline.formats.hidden_states import check_digest
 from pipeline.stages.train.data import Corpus
-from pipeline.stages.train.processes import Processes
+from pipeline.stages.train.processes import ProcessGroup
 
 
-class Digests:
-    """Digests of the files of every dataset, against its stamp."""
+class DigestCheck:
+    """Compares the digests of every dataset's files with its stamp."""
 
-    def __init__(self, corpus: Corpus, stamps: Path, group: Processes, pool: ThreadPoolExecutor) -> None:
+    def __init__(self, corpus: Corpus, stamps: Path, group: ProcessGroup, pool: ThreadPoolExecutor) -> None:
         self._corpus, self._stamps, self._group = corpus, stamps, group
         self._settled = False
         self._open: dict[str, dict[str, Future[str]]] = {}
-        for name, states in corpus.states.items() if group.local == 0 else ():  # each machine may have files of its own
+        for name, states in corpus.states.items() if group.local == 0 else ():  # each machine may have its own copy
             files = sorted(path for path in states.folder.rglob("*") if path.is_file())
             self._open[name] = {
                 path.relative_to(states.folder).as_posix(): pool.submit(sha256_file, path) for path in files
             }
 
     def check(self, *, wait: bool = False) -> None:
-        """Compare the datasets whose files are all digested; with ``wait``, every dataset.
+        """Compare the datasets whose files are all read; with ``wait``, wait for every dataset.
 
         Raises:
-            ArtifactError: a file is not what was extracted; the message has both digests.
+            ArtifactError: a file changed since its extraction; the message has both digests.
 
         """
         for name, files in list(self._open.items()):
@@ -45,10 +48,12 @@ class Digests:
                 del self._open[name]
 
     def settle(self, step: int, device: torch.device) -> None:
-        """Wait until every machine has compared all of its files. All processes come here together, before the first of them keeps anything.
+        """Wait until every machine has compared all of its files.
+
+        All processes call this together, before the first of them saves anything.
 
         Raises:
-            ArtifactError: as `check`.
+            ArtifactError: as for `check`.
 
         """
         if not self._settled:
@@ -58,10 +63,13 @@ class Digests:
 
 
 @contextmanager
-def digested(corpus: Corpus, stamps: Path, group: Processes) -> Iterator[Digests]:
-    """Begin to digest. One thread, which lets Python go while it hashes; one that is not waited for any more ends with its file."""
+def digested(corpus: Corpus, stamps: Path, group: ProcessGroup) -> Iterator[DigestCheck]:
+    """Start the check in one thread, which releases the interpreter while it hashes.
+
+    At the end of the block the thread finishes the file that it reads, and no other.
+    """
     pool = ThreadPoolExecutor(1, thread_name_prefix="digests")
     try:
-        yield Digests(corpus, stamps, group, pool)
+        yield DigestCheck(corpus, stamps, group, pool)
     finally:
         pool.shutdown(cancel_futures=True)
