@@ -61,10 +61,11 @@ class Diagnosis:
 def machine() -> Iterator[Diagnosis]:
     """Check the Python version, cores, memory, disk space, and a port on loopback."""
     version = ".".join(map(str, sys.version_info[:3]))
-    if sys.version_info[:2] == (3, 11):
+    if (3, 11) <= sys.version_info[:2] <= (3, 13):
         yield Diagnosis("ok", "python", version)
     else:
-        yield Diagnosis("fail", "python", f"{version}; Aerie needs 3.11: make PYTHON=/path/to/python3.11 setup")
+        remedy = "make PYTHON=/path/to/python setup in a clone without .venv"
+        yield Diagnosis("fail", "python", f"{version}; Aerie needs 3.11, 3.12 or 3.13: {remedy}")
     cores, memory = len(os.sched_getaffinity(0)), os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / _GIB
     if memory < 1.9:
         yield Diagnosis("warn", "machine", f"{cores} cores, {memory:.1f} GiB; the default build wants 2 GiB")
