@@ -74,8 +74,10 @@ _BODIES = {
     write_jsonl(timings, [{name: row[name] for name in ("id", "key", "provider")} | {"seconds": 1.0} for row in rows])
     write_any(timings_summary, found)
 """,
-    "reconstruct": """    from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
-    from tests.parquet import write_rows
+    "reconstruct": """    import pyarrow as pa
+
+    from pipeline.core.files.tables import write_batches
+    from pipeline.formats.schema.tokens import SCHEMA, Segment, TokenRow
 
     rows = []
     for _, row in read_jsonl(responses):
@@ -85,7 +87,7 @@ _BODIES = {
         provider = row["provider"]
         made = TokenRow(row["id"], [1, 2, 3], ids, evidence, 0, 32, "stop", provider, segments, [], "accept")
         rows.append(made.to_row())
-    write_rows(tokens, SCHEMA, rows)
+    write_batches(tokens, SCHEMA, [pa.RecordBatch.from_pylist(rows, schema=SCHEMA)])
     write_json(summary, {"rows": len(rows)})
 """,
     "target": """    from pipeline.formats.schema.target import TargetSpec

@@ -47,7 +47,7 @@ def test_a_shard_cut_short_is_refused_and_not_read_as_zeros(folder: Path, lost: 
     with pytest.raises(
         ArtifactError,
         match=rf"shard-00000.safetensors: not a whole safetensors file "
-        rf"\({len(data) - lost:,} bytes; its header announces {len(data):,}\)",
+        rf"\({len(data) - lost:,} bytes; its header says {len(data):,}\)",
     ):
         HiddenStates(folder)
 

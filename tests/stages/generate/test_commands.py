@@ -247,7 +247,7 @@ def test_a_full_disk_behind_the_output_is_one_message() -> None:
         )
     assert (done.returncode, done.stderr) == (
         2,
-        "error: where the output goes: No space left on device; free some space and run again\n",
+        "error: the output: No space left on device; free some space and run again\n",
     )
 
 
