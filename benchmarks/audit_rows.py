@@ -25,7 +25,7 @@ from pipeline.project.file_audit import load_section
 from pipeline.project.targets import open_target
 from pipeline.stages.audit.inputs.context import make_context
 from pipeline.stages.audit.inputs.source import Source, parquet
-from pipeline.stages.audit.outputs import Outputs, write_audit
+from pipeline.stages.audit.outputs import AuditOutputs, write_audit
 
 POOL = 4096
 BATCH = 4096
@@ -86,7 +86,7 @@ def measure(path: Path, workers: int) -> dict[str, float]:
             Source(parquet(path)),
             context,
             load_section("default"),
-            Outputs.in_folder(Path(folder)),
+            AuditOutputs.in_folder(Path(folder)),
             workers=workers,
         )
         report = (Path(folder) / "report.html").stat().st_size

@@ -23,7 +23,7 @@ from pipeline.project.file_audit import load_section
 from pipeline.project.targets import open_target
 from pipeline.stages.audit.inputs.context import make_context
 from pipeline.stages.audit.inputs.source import Source, parquet
-from pipeline.stages.audit.outputs import Outputs, write_audit
+from pipeline.stages.audit.outputs import AuditOutputs, write_audit
 from tests.parquet import write_rows
 
 
@@ -103,7 +103,7 @@ def audit_rate(path: Path, workers: int) -> dict[str, float]:
             Source(parquet(path)),
             context,
             load_section("default"),
-            Outputs.in_folder(out),
+            AuditOutputs.in_folder(out),
             workers=workers,
         )
         spent, cpu = time.perf_counter() - start, cpu_seconds() - begun

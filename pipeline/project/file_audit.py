@@ -27,7 +27,7 @@ from pipeline.stages.audit.inputs.foreign import open_tokens
 from pipeline.stages.audit.inputs.heldout import read_heldout
 from pipeline.stages.audit.inputs.latency import read_latencies
 from pipeline.stages.audit.inputs.source import Source
-from pipeline.stages.audit.outputs import Outputs, write_audit
+from pipeline.stages.audit.outputs import AuditOutputs, write_audit
 from pipeline.stages.audit.page.explain import explained
 from pipeline.stages.audit.workers import suitable
 
@@ -101,7 +101,7 @@ class FileAudit:
             self.source,
             self.context,
             self.rules.section,
-            Outputs.in_folder(folder),
+            AuditOutputs.in_folder(folder),
             compared_batches(self.files.against, self.context),
             workers or suitable(tokens),
             latencies=read_latencies(self.files.timings) if self.files.timings else None,
@@ -132,7 +132,7 @@ def refuse_to_overwrite_inputs(files: AuditFiles, folder: Path) -> None:
         InputError: one would; the message names it.
 
     """
-    refuse_overwriting(files.paths(), [*Outputs.in_folder(folder).paths(), folder / "summary.md"])
+    refuse_overwriting(files.paths(), [*AuditOutputs.in_folder(folder).paths(), folder / "summary.md"])
 
 
 def load_section(name: str) -> AuditSection:

@@ -19,7 +19,7 @@ from pipeline.core.home import shared_folder
 from pipeline.core.process.messages import tell
 from pipeline.core.reuse.code_digest import code_digest, digest, edited_meanwhile
 from pipeline.core.reuse.eviction import collect
-from pipeline.core.reuse.index import FILE, Index, Piece, Segment, Stat
+from pipeline.core.reuse.index import FILE, CachedPiece, Index, SegmentEntry, Stat
 from pipeline.core.reuse.limit import most_bytes
 from pipeline.core.reuse.segment_files import FOLDER, link_or_copy, segment_path
 
@@ -52,7 +52,7 @@ class ReuseCache:
         """Return the key of a result: the digest of the stage's code and settings and of these parts."""
         return digest(self.salt, *parts)
 
-    def find(self, keys: Sequence[bytes]) -> list[Piece | None]:
+    def find(self, keys: Sequence[bytes]) -> list[CachedPiece | None]:
         """Return the position of each result, or None. Its segment is not read yet, and may be gone."""
         return self._guarded(lambda index: index.find(keys)) or [None] * len(keys)
 
@@ -147,7 +147,7 @@ class ReuseCache:
         if not path.is_file() or name in self._damaged:
             store(path)
         self._damaged.discard(name)
-        index.add(Segment(name, self.kind, size, md5, time.time()), pieces)
+        index.add(SegmentEntry(name, self.kind, size, md5, time.time()), pieces)
         self._added = True
 
     def _open(self) -> Index | None:

@@ -33,7 +33,7 @@ _WAIT_SECONDS = 30.0
 _SEAL_BYTES = 8
 
 
-class Piece(NamedTuple):
+class CachedPiece(NamedTuple):
     """Position of one result."""
 
     segment: bytes
@@ -65,7 +65,7 @@ class Stat(NamedTuple):
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-class Segment(NamedTuple):
+class SegmentEntry(NamedTuple):
     """One segment file."""
 
     name: bytes
@@ -118,34 +118,34 @@ class Index:
                 self._db.execute("ROLLBACK")
             raise
 
-    def find(self, keys: Sequence[bytes]) -> list[Piece | None]:
+    def find(self, keys: Sequence[bytes]) -> list[CachedPiece | None]:
         """Return the piece of each key; None where there is none, or its seal is broken."""
-        found: dict[bytes, Piece] = {}
+        found: dict[bytes, CachedPiece] = {}
         for start in range(0, len(keys), _KEYS_PER_QUERY):
             part = keys[start : start + _KEYS_PER_QUERY]
             marks = ",".join("?" * len(part))
             query = f"SELECT key, segment, at, rows, seal FROM pieces WHERE key IN ({marks})"  # noqa: S608 - only marks
             for key, segment, at, rows, seal in self._db.execute(query, part):
                 if seal == _seal(key, segment, at, rows):
-                    found[key] = Piece(segment, at, rows)
+                    found[key] = CachedPiece(segment, at, rows)
         return [found.get(key) for key in keys]
 
-    def add(self, segment: Segment, pieces: Iterable[tuple[bytes, int, int]]) -> None:
+    def add(self, segment: SegmentEntry, pieces: Iterable[tuple[bytes, int, int]]) -> None:
         """Add a segment with its pieces (key, first token, tokens), all or none; a known key moves to this segment."""
         rows = [(key, segment.name, at, count, _seal(key, segment.name, at, count)) for key, at, count in pieces]
         with self._writing():
             self._db.execute("INSERT OR REPLACE INTO segments VALUES(?, ?, ?, ?, ?)", segment)
             self._db.executemany("INSERT OR REPLACE INTO pieces VALUES(?, ?, ?, ?, ?)", rows)
 
-    def segment(self, name: bytes) -> Segment | None:
+    def segment(self, name: bytes) -> SegmentEntry | None:
         """Return a segment by its name, or None."""
         row = self._db.execute("SELECT name, kind, bytes, md5, used FROM segments WHERE name = ?", (name,)).fetchone()
-        return None if row is None else Segment(*row)
+        return None if row is None else SegmentEntry(*row)
 
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[SegmentEntry]:
         """Return all segments, the longest unused first."""
         return [
-            Segment(*row)
+            SegmentEntry(*row)
             for row in self._db.execute("SELECT name, kind, bytes, md5, used FROM segments ORDER BY used, name")
         ]
 

@@ -29,7 +29,7 @@ from pipeline.stages.audit.workers import batch_results, sketches
 
 
 @dataclass(frozen=True)
-class Outputs:
+class AuditOutputs:
     """The paths of an audit's files."""
 
     accepted: Path
@@ -42,7 +42,7 @@ class Outputs:
     """Histogram of the answers' lengths as CSV, for DVC plots."""
 
     @classmethod
-    def in_folder(cls, folder: Path) -> "Outputs":
+    def in_folder(cls, folder: Path) -> "AuditOutputs":
         """Return the usual names in one folder; `lengths` stays None, since only a build plots it."""
         return cls(
             folder / "accepted.parquet",
@@ -66,7 +66,7 @@ def write_audit(
     source: Source,
     context: Context,
     section: AuditSection,
-    outputs: Outputs,
+    outputs: AuditOutputs,
     others: Iterable[tuple[str, Batch]] = (),
     workers: int = 1,
     latencies: Latencies | None = None,

@@ -16,7 +16,7 @@ from pipeline.stages.audit.inputs.endpoints import read_endpoints
 from pipeline.stages.audit.inputs.heldout import read_heldout
 from pipeline.stages.audit.inputs.latency import read_latencies
 from pipeline.stages.audit.inputs.source import Source, parquet
-from pipeline.stages.audit.outputs import Outputs, write_audit
+from pipeline.stages.audit.outputs import AuditOutputs, write_audit
 from pipeline.stages.audit.workers import suitable
 
 
@@ -74,7 +74,7 @@ def run(
         Source(parquet(tokens), prompts, responses, str(tokens)),
         context,
         section,
-        Outputs(accepted, findings, report, summary, sketch, lengths),
+        AuditOutputs(accepted, findings, report, summary, sketch, lengths),
         workers=suitable(tokens),
         latencies=read_latencies(timings),
     )

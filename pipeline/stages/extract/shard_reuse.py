@@ -19,7 +19,7 @@ from pipeline.core.files.digests import sha256_file
 from pipeline.core.files.json_file import to_json
 from pipeline.core.files.tensors import TensorFile
 from pipeline.core.reuse.cache import ReuseCache
-from pipeline.core.reuse.index import Piece
+from pipeline.core.reuse.index import CachedPiece
 from pipeline.stages.extract.config import ExtractSection
 from pipeline.stages.extract.plan import InputRow, ShardPlan
 
@@ -71,7 +71,7 @@ class ReusableStates:
         self._cache, self._rows, self._padded, self._confirmed = cache, rows, padded, confirmed
         self._files: dict[bytes, TensorFile | None] = {}
 
-    def find(self, plan: ShardPlan) -> list[Piece | None]:
+    def find(self, plan: ShardPlan) -> list[CachedPiece | None]:
         """Return where the states of each batch of a shard lie, in files that are present and whole."""
         found = self._cache.find([self._key(batch) for batch in plan.batches])
         return [
@@ -79,7 +79,7 @@ class ReusableStates:
             for piece, batch in zip(found, plan.batches, strict=True)
         ]
 
-    def whole_file(self, plan: ShardPlan, pieces: Sequence[Piece | None]) -> tuple[Path, str] | None:
+    def whole_file(self, plan: ShardPlan, pieces: Sequence[CachedPiece | None]) -> tuple[Path, str] | None:
         """Return the path of a file that is the shard, and its SHA-256 in hex; None if there is no such file."""
         first = pieces[0]
         if first is None or (file := self._file(first.segment)) is None or file.shape("token_ids") != [plan.tokens]:
@@ -91,7 +91,7 @@ class ReusableStates:
             at += piece.rows
         return file.path, first.segment.hex()
 
-    def read(self, piece: Piece) -> dict[str, torch.Tensor]:
+    def read(self, piece: CachedPiece) -> dict[str, torch.Tensor]:
         """Return the tensors of a batch, as they are stored."""
         file = self._file(piece.segment)
         assert file is not None, "find returned this piece, so its file was present and whole"
@@ -119,7 +119,7 @@ class ReusableStates:
             self._files[segment] = None if path is None else TensorFile(path)
         return self._files[segment]
 
-    def _agrees(self, piece: Piece, batch: Sequence[int]) -> bool:
+    def _agrees(self, piece: CachedPiece, batch: Sequence[int]) -> bool:
         """Return whether the ids of the piece are the batch's.
 
         States of other tokens are never taken, even from a damaged index.

@@ -16,7 +16,7 @@ from pipeline.core.files.tables import BATCH_ROWS, read_batches, write_batches
 from pipeline.core.process.garbage_collection import no_collector
 from pipeline.core.reuse.cache import open_cache
 from pipeline.core.reuse.code_digest import code_digest
-from pipeline.core.reuse.index import Piece
+from pipeline.core.reuse.index import CachedPiece
 from pipeline.core.reuse.segment_files import link_or_copy
 from pipeline.core.sections import Section
 from pipeline.formats.hidden_states import INDEX_NAME, MANIFEST
@@ -156,7 +156,7 @@ def _fill(target: _ShardFolder, backend: Backend, reusable: ReusableStates) -> d
 
     """
     digests: dict[str, str] = {}
-    todo: list[tuple[ShardPlan, list[Piece | None]]] = []
+    todo: list[tuple[ShardPlan, list[CachedPiece | None]]] = []
     for plan in target.plans:
         path = target.folder / plan.name
         if is_done(path, plan):

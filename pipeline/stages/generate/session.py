@@ -18,7 +18,7 @@ from pipeline.stages.generate.ledger.queries import next_request_id
 from pipeline.stages.generate.ledger.writer import Writer
 from pipeline.stages.generate.limits.budget import Budget, Cap
 from pipeline.stages.generate.limits.free_disk import FreeDisk
-from pipeline.stages.generate.output.outputs import Outputs
+from pipeline.stages.generate.output.outputs import GenerateOutputs
 from pipeline.stages.generate.output.progress import RunProgress
 from pipeline.stages.generate.output.report import final_table
 from pipeline.stages.generate.provider.policy import Admission
@@ -35,7 +35,7 @@ class Session:
 
     provider: ProviderSection
     """The section with the address of the running server."""
-    outputs: Outputs
+    outputs: GenerateOutputs
     admission: Admission
     before: Survey
     caps: tuple[Cap, ...]
@@ -133,7 +133,7 @@ def _loop_factory() -> "type[asyncio.AbstractEventLoop] | None":
     return factory
 
 
-def _print_final_table(progress: RunProgress, outputs: Outputs, run: int) -> None:
+def _print_final_table(progress: RunProgress, outputs: GenerateOutputs, run: int) -> None:
     from rich.console import Console
 
     with contextlib.suppress(OSError):  # as in `runner.tell`

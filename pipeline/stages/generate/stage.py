@@ -15,7 +15,7 @@ from pipeline.stages.generate.ledger.lock import only_writer
 from pipeline.stages.generate.ledger.restore import Account, restore
 from pipeline.stages.generate.ledger.statements import settle_orphans
 from pipeline.stages.generate.limits.free_disk import FreeDisk
-from pipeline.stages.generate.output.outputs import OutputFiles, Outputs
+from pipeline.stages.generate.output.outputs import GenerateOutputs, OutputFiles
 from pipeline.stages.generate.output.report import plan_lines
 from pipeline.stages.generate.provider.server import admission_of, endpoints_document, identity, running_server
 from pipeline.stages.generate.requests.request import RequestBuilder
@@ -59,7 +59,7 @@ def run(
     with only_writer(folder, wait=provider.wait_for_store, say=tell), opened(folder) as db:
         if orphans := settle_orphans(db):
             tell(f"generate: {orphans} requests of a generator that died are booked as uncertain spend")
-        outputs = Outputs(builder, db, prompts=prompts, files=files)
+        outputs = GenerateOutputs(builder, db, prompts=prompts, files=files)
         if outputs.responses_from_elsewhere():
             account = Account.restored(outputs.dataset, outputs.purse)
             for line in restore(responses, timings, db, account).lines(responses):
@@ -76,7 +76,7 @@ def run(
                 _ask(config, served, outputs, before, folder)
 
 
-def _ask(config: Config, provider: ProviderSection, outputs: Outputs, before: Survey, folder: Path) -> None:
+def _ask(config: Config, provider: ProviderSection, outputs: GenerateOutputs, before: Survey, folder: Path) -> None:
     """Ask the new prompts; ``provider`` has the address of the running server."""
     # the network client is slow to import, and a run without new prompts does not need it
     from pipeline.stages.generate.session import Ending, Session, run_session

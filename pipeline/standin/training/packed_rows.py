@@ -21,7 +21,7 @@ class TrainingExample:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedRow:
+class TrainingRow:
     """Several examples in one row of L tokens; -1 as a label means no loss there."""
 
     places: Tensor
@@ -38,7 +38,7 @@ class PackedRow:
         return ((self.owner[:, None] == self.owner[None, :]).tril())[None, None]
 
 
-def pack(examples: Sequence[TrainingExample], live: LiveVocabulary, length: int) -> Iterator[PackedRow]:
+def pack(examples: Sequence[TrainingExample], live: LiveVocabulary, length: int) -> Iterator[TrainingRow]:
     """Fill rows of ``length`` tokens with whole examples, in order; a longer example gets a row of its own size."""
     group: list[TrainingExample] = []
     size = 0
@@ -53,7 +53,7 @@ def pack(examples: Sequence[TrainingExample], live: LiveVocabulary, length: int)
         yield _pack_row(group, live, max(length, size))
 
 
-def _pack_row(group: Sequence[TrainingExample], live: LiveVocabulary, length: int) -> PackedRow:
+def _pack_row(group: Sequence[TrainingExample], live: LiveVocabulary, length: int) -> TrainingRow:
     places, labels, positions, owner = (torch.zeros(length, dtype=torch.int64) for _ in range(4))
     labels.fill_(-1)
     owner.fill_(-1)
@@ -66,10 +66,10 @@ def _pack_row(group: Sequence[TrainingExample], live: LiveVocabulary, length: in
         next_rows[: len(example.prompt) - 1] = -1
         labels[start:stop] = next_rows
         start = stop
-    return PackedRow(places[None], positions[None], owner, labels)
+    return TrainingRow(places[None], positions[None], owner, labels)
 
 
-def row_loss(model: Llama, live: LiveVocabulary, row: PackedRow) -> Tensor:
+def row_loss(model: Llama, live: LiveVocabulary, row: TrainingRow) -> Tensor:
     """Return the sum of the cross entropies, over the full vocabulary, of the ids that the model writes."""
     mask = row.mask()
 

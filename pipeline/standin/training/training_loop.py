@@ -10,7 +10,7 @@ from torch import Tensor
 from pipeline.standin.model.live_vocabulary import LiveVocabulary
 from pipeline.standin.model.llama import Llama, LlamaShape, initial
 from pipeline.standin.training.config import TinySection
-from pipeline.standin.training.packed_rows import PackedRow, TrainingExample, pack, row_loss
+from pipeline.standin.training.packed_rows import TrainingExample, TrainingRow, pack, row_loss
 
 THREADS = 2
 """Rows of a step, each on a core of its own.
@@ -58,7 +58,7 @@ def learning_rate_share(step: int, steps: int) -> float:
     return 0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
 
 
-def _loss_and_gradients(model: Llama, live: LiveVocabulary, row: PackedRow) -> tuple[float, tuple[Tensor, ...]]:
+def _loss_and_gradients(model: Llama, live: LiveVocabulary, row: TrainingRow) -> tuple[float, tuple[Tensor, ...]]:
     torch.set_num_threads(1)
     loss = row_loss(model, live, row)
     return loss.item(), torch.autograd.grad(loss, model.tensors())

@@ -17,7 +17,7 @@ from pipeline.core.reuse import cache as module
 from pipeline.core.reuse.cache import ReuseCache, open_cache
 from pipeline.core.reuse.code_digest import digest
 from pipeline.core.reuse.eviction import collect
-from pipeline.core.reuse.index import FILE, Index, Piece, Segment
+from pipeline.core.reuse.index import FILE, CachedPiece, Index, SegmentEntry
 from pipeline.core.reuse.limit import most_bytes
 from pipeline.core.reuse.segment_files import segment_path
 from tests.conftest import ROOT
@@ -40,7 +40,7 @@ def result(number: int) -> bytes:
     return number.to_bytes(WIDTH, "little")
 
 
-def taken(cache: ReuseCache, piece: Piece | None) -> bytes | None:
+def taken(cache: ReuseCache, piece: CachedPiece | None) -> bytes | None:
     """Return a result of an earlier build, or None."""
     path = None if piece is None else cache.file(piece.segment)
     return None if path is None or piece is None else path.read_bytes()[piece.at * WIDTH : (piece.at + 1) * WIDTH]
@@ -302,7 +302,7 @@ def test_a_segment_without_its_entry_and_an_entry_without_its_segment_are_both_n
     build([1, 2, 3])
     index = Index(store)
     (segment,) = index.segments()
-    index.add(Segment(digest(b"gone"), "extract", 1, None, 0.0), [(b"k", 0, 1)])
+    index.add(SegmentEntry(digest(b"gone"), "extract", 1, None, 0.0), [(b"k", 0, 1)])
     index.close()
     cache = ReuseCache("extract", store, 1 << 30)
     assert taken(cache, cache.find([b"k"])[0]) is None

@@ -11,7 +11,7 @@ from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.file_audit import load_section
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.source import Source, parquet
-from pipeline.stages.audit.outputs import Outputs, write_audit
+from pipeline.stages.audit.outputs import AuditOutputs, write_audit
 from tests.browser import CHROMIUM, Browser
 from tests.conftest import ROOT
 from tests.stages.audit.rows import answer, clean_rows, write_tokens
@@ -60,7 +60,7 @@ def report(tmp_path_factory: pytest.TempPathFactory, context: Context, tokenizer
     ]
     (folder / "responses.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     source = Source(parquet(write_tokens(folder / "tokens.parquet", all_rows)), responses=folder / "responses.jsonl")
-    outputs = Outputs.in_folder(folder)
+    outputs = AuditOutputs.in_folder(folder)
     write_audit("Audit of hostile rows", source, context, load_section("default"), outputs)
     return outputs.report
 

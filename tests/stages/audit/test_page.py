@@ -10,7 +10,7 @@ from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.audit.config import AuditSection
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.source import Source, parquet
-from pipeline.stages.audit.outputs import Outputs, write_audit
+from pipeline.stages.audit.outputs import AuditOutputs, write_audit
 from tests.browser import CHROMIUM, Browser
 from tests.conftest import SHARE
 from tests.stages.audit.rows import THINK_CLOSE, answer, clean_rows, write_tokens
@@ -22,7 +22,7 @@ MOST = 3_000_000
 
 
 def audit(folder: Path, context: Context, source: Source) -> Path:
-    outputs = Outputs.in_folder(folder)
+    outputs = AuditOutputs.in_folder(folder)
     write_audit("t", source, context, AuditSection(), outputs)
     return outputs.report
 

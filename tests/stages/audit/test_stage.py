@@ -21,7 +21,7 @@ from pipeline.project.file_audit import load_section
 from pipeline.stages.audit.config import AuditSection, ExpectSection, GateSection
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.source import Source, parquet
-from pipeline.stages.audit.outputs import Outputs, write_audit
+from pipeline.stages.audit.outputs import AuditOutputs, write_audit
 from pipeline.stages.audit.stage import Config, run
 from tests.conftest import DEFAULTS, ROOT
 from tests.stages.audit.rows import answer, clean_rows, write_tokens
@@ -228,7 +228,7 @@ def test_what_is_written_does_not_depend_on_the_number_of_processes_or_how_they_
     section = load_section("default")
     for name, workers in (("one", 1), ("spawned", 2)):
         out = tmp_path / name
-        outputs = Outputs.in_folder(out)
+        outputs = AuditOutputs.in_folder(out)
         write_audit(
             "Audit of tokens.parquet",
             Source(parquet(tokens), responses=responses),

@@ -60,7 +60,7 @@ class OutputFiles:
         return (self.responses, self.summary), (self.timings, self.timings_summary)
 
 
-class Outputs:
+class GenerateOutputs:
     """A dataset's files, and the ledger from which they are written."""
 
     def __init__(self, builder: RequestBuilder, db: sqlite3.Connection, *, prompts: Path, files: OutputFiles) -> None:

@@ -25,7 +25,7 @@ _RESPONSE_BASE64 = b',"response_base64":'
 
 
 @dataclass(slots=True)
-class ProviderTotals:
+class ProviderCounts:
     """Sums over one provider's answers."""
 
     answers: int = 0
@@ -49,7 +49,7 @@ class Totals:
     cost_pico: int = 0
     uncertain: int = 0
     uncertain_pico: int = 0
-    providers: dict[str, ProviderTotals] = field(default_factory=dict)
+    providers: dict[str, ProviderCounts] = field(default_factory=dict)
     digest: Any = field(default_factory=hashlib.sha256)
     """The same digest as `Survey.digest`."""
 
@@ -77,7 +77,7 @@ class Totals:
         self.prompt_tokens += attempt.prompt_tokens or 0
         self.completion_tokens += attempt.completion_tokens or 0
         if attempt.answered:
-            provider = self.providers.setdefault(attempt.provider or "?", ProviderTotals())
+            provider = self.providers.setdefault(attempt.provider or "?", ProviderCounts())
             provider.answers += 1
             provider.completion_tokens += attempt.completion_tokens or 0
             provider.cost_pico += attempt.cost_pico
