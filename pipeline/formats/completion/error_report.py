@@ -2,10 +2,14 @@
 
 from typing import Any, NamedTuple
 
+from pipeline.formats.completion.error_kinds import ErrorKind, kind_of
 from pipeline.formats.completion.values import mapping
 
-_RATE_LIMITS = ("rate_limit", "ratelimit", "too_many_requests", "resource_exhausted")
-"""In the code or type of an error that means HTTP 429."""
+_CODES = ("code", "type", "error_type", "status", "status_code", "error_code", "errcode")
+_ANSWERS = frozenset({"content", "text", "output_ids", "meta_info", "reasoning", "reasoning_content", "tool_calls"})
+"""Fields of a body or choice that hold an answer."""
+
+_MESSAGES = ("message", "msg", "error_msg", "errmsg", "status_msg", "error_message", "detail")
 
 
 class ErrorReport(NamedTuple):
@@ -21,14 +25,16 @@ class ErrorReport(NamedTuple):
     @property
     def code(self) -> int | str | None:
         """The server's code: an HTTP status, or a word."""
-        code = self.fields.get("code", self.fields.get("http_status"))
-        return code if isinstance(code, int | str) and not isinstance(code, bool) else None
+        named = (
+            self.fields.get(name) for name in ("code", "http_status", "status_code", "error_code", "errcode", "status")
+        )
+        return next((code for code in named if isinstance(code, int | str) and not isinstance(code, bool)), None)
 
     @property
     def message(self) -> str:
         """The server's message, untrusted; empty without one."""
-        message = self.fields.get("message")
-        return message if isinstance(message, str) else ""
+        texts = (self.fields.get(name) for name in _MESSAGES)
+        return next((text for text in texts if isinstance(text, str) and text), "")
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -37,13 +43,23 @@ class ErrorReport(NamedTuple):
 
     @property
     def status(self) -> int | None:
-        """The HTTP status that the error means, 400 to 599; None if its code does not tell."""
+        """The HTTP status that the error means, 400 to 599; None if neither its code nor its words tell."""
+        known = self.kind
+        if known == "credit":
+            return 402
         code = int(self.code) if isinstance(self.code, str) and _is_status(self.code) else self.code
         if isinstance(code, int) and 400 <= code < 600:
             return code
-        words = (self.fields.get(name) for name in ("code", "type", "error_type", "status"))
-        limited = any(known in text.lower() for text in words if isinstance(text, str) for known in _RATE_LIMITS)
-        return 429 if limited else None
+        return {"rate_limit": 429, "refused": 403}.get(known or "")
+
+    @property
+    def kind(self) -> ErrorKind | None:
+        """Rate limit, missing credit or refusal, as `error_kinds` has it; None for any other error."""
+        values = [self.fields.get(name) for name in _CODES]
+        codes = [str(value) for value in values if isinstance(value, int | str) and not isinstance(value, bool)]
+        raw = self.metadata.get("raw")
+        known = kind_of(codes, f"{self.message} {raw if isinstance(raw, str) else ''}")
+        return known[0] if known else None
 
     @property
     def line(self) -> str:
@@ -56,18 +72,23 @@ def error_of(body: Any) -> ErrorReport | None:
     """Return the error of a body, a choice or a line; None without one.
 
     Known shapes: `error` or `errors` with an object, a text or a list of these; the error's own fields at the top, as
-    vLLM (`object: error`) and gateways (`code`, `message`) write them; `detail` of FastAPI.
+    vLLM (`object: error`) and gateways (`code` and `message`, `status` and `msg`) write them; `detail` of FastAPI;
+    `base_resp` of MiniMax. Only a body without an answer is an error by its words alone.
     """
     if not isinstance(body, dict):
         return None
     if value := body.get("error"):
         return _report(value, by_name=True)
-    if "choices" in body:
+    if body.get("choices") or _ANSWERS & body.keys():
         return None
-    if isinstance(body.get("message"), str) and (body.get("object") == "error" or {"code", "type"} & body.keys()):
-        return ErrorReport(body, body, by_name=False)
+    if (value := body.get("base_resp")) and isinstance(value, dict) and value.get("status_code"):  # MiniMax
+        return ErrorReport(value, value, by_name=False)
     value = body.get("errors") or body.get("detail")
-    return _report(value, by_name=False) if value else None
+    if value and not isinstance(body.get("message"), str):
+        return _report(value, by_name=False)
+    report = ErrorReport(body, body, by_name=False)
+    says_so = body.get("object") == "error" or body.get("success") is False or bool(set(_CODES) & body.keys())
+    return report if report.message and (says_so or report.kind is not None) else None
 
 
 def _report(value: Any, *, by_name: bool) -> ErrorReport:

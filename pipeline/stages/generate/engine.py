@@ -215,7 +215,7 @@ class Engine:
         while await self._afford(request.worst_case):
             attempt = await self._attempt(request, tries)
             if attempt is None:
-                return
+                continue
             if attempt.step.verdict is Verdict.ANSWER:
                 self._count_answer(attempt.outcome)
                 return
@@ -252,14 +252,14 @@ class Engine:
     def _exhausted(self, worst_case: Charge) -> None:
         cap = self._budget.passed_cap(worst_case)
         assert cap is not None
-        self.cap = cap.refusal(worst_case)
+        self.cap = self._budget.refusal(worst_case)
         self.cap_fails = cap.section.on_exhausted == "fail"
         if self.ending is Ending.DONE:
             self.ending = Ending.BUDGET
         self._stop()
 
     async def _attempt(self, request: PreparedRequest, tries: Tries) -> "Attempt | None":
-        """Send one request between two commits; return None when the run stopped before it was sent.
+        """Send one request between two commits; return None when it was not sent.
 
         The first commit holds its worst case, the second its outcome and bytes. The request counts as in flight from
         the first to the second, so a kill loses at most as many answers as may be in flight, received ones included.
@@ -285,6 +285,9 @@ class Engine:
             sent = False
             try:
                 sent = await self._limiter.enter()
+                if sent and self._budget.overdrawn():  # learned since it was reserved: back to the queue
+                    self._limiter.leave()
+                    sent = False
             finally:
                 if not sent:  # also when aborted while it waited: the writer ends after this
                     charged = NO_CHARGE
@@ -299,6 +302,7 @@ class Engine:
                 outcome = exchange.outcome
                 attempt = self._decide(outcome, tries)
                 charged = _charge(outcome, reserved, self._job.admission.price)
+                self._watch_bill(outcome, reserved, charged)
                 policy = self._policy_reason(outcome.provider) if outcome.verdict is Verdict.ANSWER else None
                 await self._save(request.key, _settlement(number, exchange, charged, policy))
             finally:
@@ -308,6 +312,17 @@ class Engine:
             return attempt
         finally:
             self._budget.settle(reserved, charged)
+
+    def _watch_bill(self, outcome: Outcome, reserved: Charge, charged: Charge) -> None:
+        """Tell of a server that bills more tokens than were asked for; from then on the caps count with such bills."""
+        if outcome.completion_tokens is None or not self._budget.learn(reserved, charged):
+            return
+        others = self._budget.in_flight - 1
+        self._progress.say(
+            f"generate: {outcome.provider or 'the server'} billed {charged.tokens} tokens for a request of at most "
+            f"{reserved.tokens}: it does not obey max_tokens. From now on each request counts with as much; the "
+            f"{others} in flight now can still pass a cap"
+        )
 
     async def _save(self, key: str, settlement: Settlement) -> None:
         """Write a settlement; an answer for which the ledger's disk has no room may still fit in responses.jsonl."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from pipeline.core.http import Client, require_open_files
 from pipeline.stages.generate.config import ProviderSection
 from pipeline.stages.generate.engine import AskJob, Ending, Engine, Resources
+from pipeline.stages.generate.ledger.accounts import largest_excess
 from pipeline.stages.generate.ledger.connection import FILE, opened
 from pipeline.stages.generate.ledger.notes import end_run, start_run
 from pipeline.stages.generate.ledger.queries import next_request_id
@@ -78,6 +79,7 @@ async def _run_engine(session: Session, job: AskJob, progress: RunProgress) -> E
     provider, outputs = session.provider, session.outputs
     assert provider.base_url is not None
     budget = Budget(session.caps)
+    budget.excess = largest_excess(outputs.db, outputs.purse, outputs.dataset, provider.model)
     disk = FreeDisk(session.folder, outputs.builder.most_tokens)
     with opened(session.folder) as db, progress:
         writer = Writer(

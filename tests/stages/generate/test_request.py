@@ -102,6 +102,7 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
         {"functions": []},
     ],
     "changes the form of the answer": [{"stream": True}],
+    "ends an answer where its bill cannot tell": [{"stop": ["x"]}, {"Stop_Token_Ids": [5]}, {"ignore_eos": True}],
     "not JSON": [{"min_p": 2**70}],
 }
 
@@ -118,7 +119,6 @@ def test_extra_fields_that_only_decide_sampling_are_sent() -> None:
         "min_p": 0.1,
         "reasoning": {"effort": "low"},
         "chat_template_kwargs": {"thinking": True},
-        "stop": ["x"],
         "response_format": {"type": "text"},
     }
     assert SamplingSection(temperature=1, top_p=1, max_tokens=10, extra=extra).extra == extra

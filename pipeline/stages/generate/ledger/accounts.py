@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from pipeline.stages.generate.ledger.records import Charge
+from pipeline.stages.generate.ledger.records import NO_CHARGE, Charge
 
 
 def charged(db: sqlite3.Connection, purse: str, dataset: str | None = None) -> Charge:
@@ -15,6 +15,15 @@ def charged(db: sqlite3.Connection, purse: str, dataset: str | None = None) -> C
     query = """SELECT coalesce(sum(charge_pico), 0), coalesce(sum(charge_tokens), 0) FROM attempts
     WHERE purse IN (:purse, 'restored ' || :purse) AND (:dataset IS NULL OR dataset=:dataset)"""
     return Charge(*db.execute(query, {"purse": purse, "dataset": dataset}).fetchone())
+
+
+def largest_excess(db: sqlite3.Connection, purse: str, dataset: str, model: str) -> Charge:
+    """Return the most that a request for this model was billed above its reservation in earlier runs, or nothing."""
+    query = """SELECT coalesce(max(r.charge_pico - q.most_pico), 0), max(r.charge_tokens - q.most_tokens)
+    FROM requests AS q JOIN results AS r ON r.attempt = q.id JOIN runs ON runs.id = q.run
+    WHERE q.purse=:purse AND q.dataset=:dataset AND runs.provider=:model AND r.charge_tokens > q.most_tokens"""
+    pico, tokens = db.execute(query, {"purse": purse, "dataset": dataset, "model": model}).fetchone()
+    return NO_CHARGE if tokens is None else Charge(max(pico, 0), tokens)
 
 
 class DatasetAccount(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pipeline.stages.generate.config import BudgetSection
-from pipeline.stages.generate.ledger.records import Charge
+from pipeline.stages.generate.ledger.records import NO_CHARGE, Charge
 from pipeline.stages.generate.limits.money import to_pico, to_usd
 
 
@@ -46,11 +46,40 @@ class Budget:
     def __init__(self, caps: Iterable[Cap]) -> None:
         self._caps = tuple(caps)
         self.in_flight = 0
+        self.excess = NO_CHARGE
+        """Most that the server billed for one request beyond its reservation: any request in flight may cost as much
+        more, and so may the next."""
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def passed_cap(self, charge: Charge) -> Cap | None:
         """Return the cap that a request would pass now, or None."""
-        return next((cap for cap in self._caps if cap.refusal(charge)), None)
+        most = self._at_most(charge)
+        return next((cap for cap in self._caps if cap.refusal(most)), None)
+
+    def refusal(self, charge: Charge) -> str | None:
+        """Return a message about the cap that a request would pass now, or None."""
+        most = self._at_most(charge)
+        message = next((message for cap in self._caps if (message := cap.refusal(most))), None)
+        if message is None or not self.excess.tokens:
+            return message
+        return f"{message}; this server has billed {self.excess.tokens} tokens more than a request's max_tokens"
+
+    def learn(self, reserved: Charge, charged: Charge) -> bool:
+        """Take note of a bill; return whether the server billed more above a reservation than ever before."""
+        tokens, pico = charged.tokens - reserved.tokens, charged.pico - reserved.pico
+        if tokens <= self.excess.tokens:
+            return False
+        self.excess = Charge(max(pico, self.excess.pico), tokens)
+        return True
+
+    def overdrawn(self) -> bool:
+        """Return whether what is in flight could pass a cap, now that the server's bills are known."""
+        most = Charge(self.excess.pico * self.in_flight, self.excess.tokens * self.in_flight)
+        return self.excess.tokens > 0 and any(cap.refusal(most) for cap in self._caps)
+
+    def _at_most(self, charge: Charge) -> Charge:
+        requests = self.in_flight + 1
+        return Charge(charge.pico + self.excess.pico * requests, charge.tokens + self.excess.tokens * requests)
 
     def reserve(self, charge: Charge) -> bool:
         """Reserve the worst case of a request; return whether it fits."""

@@ -9,10 +9,11 @@ import orjson
 
 from pipeline.formats.completion.body import provider_of
 from pipeline.formats.completion.choices import choice_list
+from pipeline.formats.completion.error_kinds import kind_of_words
 from pipeline.formats.completion.error_report import ErrorReport, error_of
 from pipeline.formats.completion.message_texts import has_text
 from pipeline.formats.completion.usage import Usage, usage_of
-from pipeline.formats.completion.values import word
+from pipeline.formats.completion.values import mapping, word
 from pipeline.stages.generate.limits.money import Price, billed_cost
 from pipeline.stages.generate.limits.retry_after import asked_wait
 
@@ -64,6 +65,9 @@ _ORDERLY = frozenset({500, 502})
 _RETRIED = frozenset({408, 409, 425, 429})
 
 _LONGEST_ID = 200
+
+_LONGEST_NOTICE = 400
+"""Characters of a notice that a gateway sends in the place of an answer."""
 
 
 def payload(body: bytes) -> bytes:
@@ -138,8 +142,10 @@ def _judge_success(
         what = "only white space" if not raw else f"{len(raw)} bytes that are not a JSON object: {_excerpt(raw)}"
         return Outcome(Verdict.RETRY, "not_json", f"HTTP {reply.status} with {what}", 200, None)
     error = error_of(document)
-    if error is None or document.get("choices"):
-        return _judge_answer(document, fault, prices)
+    if error is None and (notice := _notice(document)) is not None:
+        error = notice
+    elif error is None or document.get("choices"):
+        return _judge_answer(document, fault, prices, reply, errors, now)
     status = error.status or 502
     inside = _judge_status(status, error, reply.headers, errors=errors, now=now, fallback=_excerpt(raw))
     usage = usage_of(document)
@@ -153,9 +159,46 @@ def _judge_success(
     )
 
 
-def _judge_answer(document: dict[str, Any], fault: str | None, prices: _Prices) -> Outcome:
+def _notice(document: dict[str, Any]) -> ErrorReport | None:
+    """Return the error that an answer is, or None: a short text about limits or credit, with nothing billed.
+
+    Some gateways send such a notice as the assistant's words, with HTTP 200. An answer about rate limits is billed.
+    """
     usage = usage_of(document)
-    verdict, kind, message = _use_of(choice_list(document), usage.completion, fault)
+    choices = choice_list(document)
+    if usage.completion != 0 or not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+        return None
+    content = mapping(choices[0].get("message")).get("content")
+    if not isinstance(content, str) or len(content) > _LONGEST_NOTICE or kind_of_words(content) is None:
+        return None
+    return ErrorReport(content, {"message": content}, by_name=False)
+
+
+def _judge_answer(
+    document: dict[str, Any],
+    fault: str | None,
+    prices: _Prices,
+    reply: "Reply | None" = None,
+    errors: Literal["unbilled", "unknown"] = "unknown",
+    now: float = 0.0,
+) -> Outcome:
+    usage = usage_of(document)
+    choices = choice_list(document)
+    verdict, kind, message = _use_of(choices, usage.completion, fault)
+    if kind == "no_choices":
+        message = f"{message}: {_short(json.dumps(document)[:200])}"
+    if kind == "provider_error" and reply is not None and not any(map(has_text, choices)):
+        reports = (error_of(choice) for choice in choices)
+        error = next((report for report in reports if report is not None and report.status in (402, 429)), None)
+        if error is not None and error.status is not None:
+            inside = _judge_status(error.status, error, reply.headers, errors=errors, now=now, fallback=message)
+            return inside._replace(
+                status=200,
+                cost_pico=prices.cost(usage) or inside.cost_pico,
+                prompt_tokens=usage.prompt,
+                completion_tokens=usage.completion,
+                provider=provider_of(document),
+            )
     return Outcome(
         verdict,
         kind,
@@ -273,6 +316,8 @@ def _judge_status(
         return outcome(Verdict.RETRY, billed=True, outage=True)
     if status == 402:
         return outcome(*_payment_required(metadata), crowded=_is_in_flight(metadata))
+    if error is not None and error.kind == "credit" and status in (400, 403, 429) and wait is None:
+        return outcome(Verdict.STOP, "no_credit")  # a server that names a time to wait will answer then
     if status in (429, 529):
         return outcome(Verdict.RETRY, crowded=True)
     if status in _RETRIED or (status >= 500 and status not in (501, 505)):

@@ -14,6 +14,8 @@ _COUNT = "asks for several answers, and a prompt gets one"
 _PROMPT = "changes what the model is asked, which the prompt does"
 _FORM = "changes the form of the answer, which the engine sets"
 
+_END = "ends an answer where its bill cannot tell this from the model's own end, so the ids of its end are not known"
+
 REFUSED = {
     **dict.fromkeys(
         (
@@ -36,6 +38,9 @@ REFUSED = {
     **dict.fromkeys(("n", "best_of", "num_return_sequences"), _COUNT),
     **dict.fromkeys(
         ("messages", "prompt", "tools", "functions", "function_call", "transforms", "documents", "input"), _PROMPT
+    ),
+    **dict.fromkeys(
+        ("stop", "stop_token_ids", "stop_sequences", "stop_strings", "stop_regex", "ignore_eos", "min_tokens"), _END
     ),
     **dict.fromkeys(("stream", "stream_options", "echo", "debug", "background"), _FORM),
 }
