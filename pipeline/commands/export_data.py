@@ -3,6 +3,7 @@
 specforge: torch files `rows_<g>-<g+2000>/data_<i>.ckpt` with the last state after the norm, and `vocab_mapping.pt`.
 speculators: a `datasets` folder, `hidden_states/hs_<i>.safetensors` with the last state before the norm, and
 `token_freq.pt`. Rows are whole and unpadded, numbered from zero through all datasets, in the order of their indexes.
+The rows that `train` holds out are left out; `--split heldout` exports them, and `--split all` every row.
 `loss_mask` is 1 where `train.loss_mask` has a weight above 0: both formats know only 0 and 1.
 """
 
@@ -14,7 +15,13 @@ from pipeline.core.files.atomic import writing_folder
 from pipeline.formats.hidden_states import folders_of_build
 from pipeline.formats.loss_mask import RULES
 from pipeline.model.weights.ends import open_ends
-from pipeline.project.trainer_formats.source import ExportSource, check_replaceable, loss_weights, partial_weights
+from pipeline.project.trainer_formats.source import (
+    ExportSource,
+    check_replaceable,
+    loss_weights,
+    partial_weights,
+    split_of_build,
+)
 from pipeline.project.trainer_formats.specforge import write_specforge
 from pipeline.project.trainer_formats.speculators import write_speculators
 
@@ -34,13 +41,14 @@ def main(argv: list[str]) -> int:
     weights = loss_weights(arguments.loss_mask, BUILD / "config.json")
     if partial := partial_weights(weights):
         print(f"loss_mask: {partial} of train.loss_mask are written as 1: the formats have no weights", file=sys.stderr)
-    source = ExportSource(arguments.data or folders_of_build(BUILD), weights)
+    split = split_of_build(arguments.split, BUILD, own=not arguments.data)
+    source = ExportSource(arguments.data or folders_of_build(BUILD), weights, split)
     with writing_folder(arguments.out) as out:
         if arguments.format == "specforge":
             count = write_specforge(out, source, open_ends(arguments.model), arguments.draft_vocab_size)
         else:
             count = write_speculators(out, source)
-    print(f"{arguments.out}: {count:,} rows for {arguments.format}")
+    print(f"{arguments.out}: {count:,} rows ({split.side}) for {arguments.format}")
     return 0
 
 
@@ -71,6 +79,11 @@ def _parser() -> argparse.ArgumentParser:
         "--loss-mask",
         choices=list(RULES),
         help="which tokens of an answer are trained on; default: train.loss_mask of the build, else all of it",
+    )
+    parser.add_argument(
+        "--split",
+        choices=["training", "heldout", "all"],
+        help="rows by the split of `train`, all answers to a prompt on one side; default: training, or all with --data",
     )
     parser.add_argument(
         "--draft-vocab-size",

@@ -120,7 +120,7 @@ def test_states_of_two_targets_are_not_exported_together(build: Build, tmp_path:
 def test_a_build_is_exported_whole_or_not_at_all(build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dataset b left params.yaml, its states are still there; c is new and not extracted yet."""
     monkeypatch.setattr("pipeline.commands.export_data.BUILD", build.folder)
-    train = train_settings(loss_mask={"content": 1}).model_dump(mode="json")
+    train = train_settings(loss_mask={"content": 1}, heldout=0).model_dump(mode="json")
     write_json(build.folder / "config.json", {"names": ["a"], "train": train})
     main(["--format", "speculators", "--out", str(tmp_path / "out")])
     assert len(list((tmp_path / "out" / "hidden_states").iterdir())) == len(ROWS)

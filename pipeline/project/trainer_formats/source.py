@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 import torch
 
@@ -14,7 +14,9 @@ from pipeline.core.sections import pick, section_of
 from pipeline.formats.hidden_states import HiddenRow, HiddenStates, check_digest, stamp_beside
 from pipeline.formats.loss_mask import LossWeights, RuleName, weights_of
 from pipeline.formats.schema.hidden import Manifest, Stamp
+from pipeline.formats.schema.target import TargetRecord
 from pipeline.stages.train.config import TrainSection
+from pipeline.stages.train.split import heldout_prompts, prompt_key, trainable_rows
 
 _EXPORTED_NAMES = (
     "rows_*",
@@ -26,8 +28,21 @@ _EXPORTED_NAMES = (
     "token_freq.pt",
 )
 """Patterns of the names that an export of either format has at its top."""
+Side = Literal["training", "heldout", "all"]
+"""Rows of an export: those that `train` trains on, those that it holds out, or every row."""
 _OF_THE_TARGET = ("target_sha256", "layer_ids", "hidden_size", "vocab_size")
 """Fields of the manifest that must be equal in all folders of an export."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The side of the split of `train` that is exported, and what decides the split."""
+
+    side: Side = "all"
+    share: float = 0.0
+    """`train.heldout`."""
+    think_open: int | None = None
+    """Id that opens a reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +59,7 @@ class ExportRow:
 class ExportSource:
     """The rows of some folders of hidden states, in the order of the folders and their indexes."""
 
-    def __init__(self, folders: Sequence[Path], weights: LossWeights) -> None:
+    def __init__(self, folders: Sequence[Path], weights: LossWeights, split: Split = Split()) -> None:
         """Open the folders, and check them and the stamps beside them.
 
         Raises:
@@ -68,6 +83,11 @@ class ExportSource:
             if (stamp := stamp_beside(folder)).is_file():
                 check_digest(folder, read_model(stamp, Stamp).sha256, stamp)
         self._weights = weights
+        self._chosen = self._rows_of(split)
+        if not any(map(len, self._chosen)):
+            raise InputError(
+                f"no {split.side} rows to export in {[str(folder) for folder in folders]}: train.heldout is {split.share}"
+            )
         self.frequency = torch.zeros(self.manifest.vocab_size, dtype=torch.int64)
         """int64 [vocab]: how often the rows that `rows` has yielded train each token."""
 
@@ -77,19 +97,53 @@ class ExportSource:
         return self.opened[0].manifest
 
     def rows(self) -> Iterator[ExportRow]:
-        """Yield every row, and count the tokens that it trains.
+        """Yield the rows of the exported side, and count the tokens that each trains.
 
         Raises:
             ArtifactError: a row is damaged. SpecForge would leave it out, and speculators train on it.
 
         """
         number = 0
-        for states in self.opened:
-            for place in range(len(states)):
+        for states, places in zip(self.opened, self._chosen, strict=True):
+            for place in places:
                 row, trained = states.check(place), states.loss_weights(place, self._weights) > 0
                 self.frequency += torch.bincount(row.token_ids[trained], minlength=len(self.frequency))
                 yield ExportRow(number, row, trained)
                 number += 1
+
+    def _rows_of(self, split: Split) -> list[list[int]]:
+        """Return the numbers of the rows to export of each folder."""
+        if split.side == "all":
+            return [list(range(len(states))) for states in self.opened]
+        trainable = [trainable_rows(states, self._weights) for states in self.opened]
+        keys = [
+            [prompt_key(states, number, split.think_open) for number in numbers]
+            for states, numbers in zip(self.opened, trainable, strict=True)
+        ]
+        heldout = heldout_prompts([key for of_folder in keys for key in of_folder], split.share)
+        return [
+            [
+                number
+                for number, key in zip(numbers, of_folder, strict=True)
+                if (key in heldout) == (split.side == "heldout")
+            ]
+            for numbers, of_folder in zip(trainable, keys, strict=True)
+        ]
+
+
+def split_of_build(side: Side | None, build: Path, *, own: bool) -> Split:
+    """Return the split that `train` makes in a build.
+
+    Without a ``side``, the build's ``own`` datasets export their training rows, and other folders all rows.
+    Without a composed build nothing is held out.
+    """
+    side = side or ("training" if own else "all")
+    config, record = build / "config.json", build / "target" / "fingerprint.json"
+    if side == "all" or not config.is_file():
+        return Split(side)
+    train = cast("TrainSection", section_of(TrainSection, pick(read_json(config), "train")))
+    target = read_model(record, TargetRecord) if record.is_file() else None
+    return Split(side, train.heldout, target.role_id("think_open") if target else None)
 
 
 def check_one_target(opened: Sequence[HiddenStates]) -> None:

@@ -67,18 +67,8 @@ class ModelSection(CheckSection):
 class RefusalSection(CheckSection):
     """Settings of `refusal`."""
 
-    openings: list[str] = Field(
-        default_factory=lambda: [
-            "i'm sorry, but i can",
-            "i'm sorry, i can",
-            "i can't help with",
-            "i cannot help with",
-            "i can't assist",
-            "i cannot assist",
-            "i won't help",
-        ]
-    )
-    """First words of a refusal; case is ignored."""
+    openings: list[str] = Field(default_factory=list)
+    """First words of further refusals, beside those that the check knows; case and kind of apostrophe are ignored."""
 
 
 class CountSection(CheckSection):
@@ -91,7 +81,13 @@ class LoopSection(CheckSection):
     """Thresholds of `token_loop`."""
 
     max_run: int = Field(64, ge=1)
-    """Most times in succession that one token may occur."""
+    """Most times in succession that one token may occur, or a phrase that is not prose."""
+    max_phrases: int = Field(16, ge=1)
+    """Most times in succession that a phrase of prose may occur."""
+    max_covered: float = Field(0.5, ge=0, le=1)
+    """Largest share of a reasoning, or of the rest of an answer, that a phrase of prose may cover three times over."""
+    min_tokens: int = Field(64, ge=1)
+    """Largest number of tokens, all repetitions together, that a loop of several tokens may have."""
 
 
 class RepeatSection(CheckSection):
@@ -150,9 +146,9 @@ class ContaminationSection(CheckSection):
     """Thresholds of `contamination`."""
 
     n: int = Field(13, ge=2)
-    """Number of ids in an n-gram."""
+    """Number of words in an n-gram of a prompt's message, and of ids in one of an answer."""
     max_rate: float = Field(0.2, ge=0, le=1)
-    """Largest share of held-out n-grams among those of a prompt or an answer."""
+    """Largest share of held-out n-grams among those of a message or an answer."""
 
 
 class GateSection(Section):
@@ -186,6 +182,7 @@ class AuditSection(Section):
     round_trip: RoundTripSection = RoundTripSection(severity="error")
     reasoning_not_empty: CheckSection = Field(default_factory=_error)
     ids_in_vocabulary: CheckSection = Field(default_factory=_error)
+    prompt_start: CheckSection = Field(default_factory=_error)
     special_ids: CheckSection = Field(default_factory=_error)
     segments: CheckSection = Field(default_factory=_error)
     valid_utf8: CheckSection = Field(default_factory=_warn)

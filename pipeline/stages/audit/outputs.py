@@ -91,7 +91,9 @@ def write_audit(
     write_accepted(source, tally, outputs.accepted)
     summary = summarize(tally, section, judge(tally, section), context.endpoints.quantizations)
     shown_latencies = tally.stats.latencies() if latencies is None else latencies
-    write_text(outputs.report, report(title, summary, tally, context, missing_inputs(source, context), shown_latencies))
+    write_text(
+        outputs.report, report(title, summary, tally, context, missing_inputs(source, context, tally), shown_latencies)
+    )
     if outputs.lengths is not None:
         write_text(outputs.lengths, lengths_csv(tally))
     write_json(outputs.summary, summary)
@@ -119,7 +121,7 @@ def lengths_csv(tally: AuditTally) -> str:
     return "\n".join(["tokens,rows", *lines]) + "\n"
 
 
-def missing_inputs(source: Source, context: Context) -> list[str]:
+def missing_inputs(source: Source, context: Context, tally: AuditTally) -> list[str]:
     """Return a sentence for each file that was not given, with the checks that found nothing to ask about."""
     missing = [
         (source.prompts, "No prompts were given, so tool_name and tool_schema asked nothing. "),
@@ -128,5 +130,10 @@ def missing_inputs(source: Source, context: Context) -> list[str]:
             "No responses were given, so cost, model_name, reasoning_count and answer_error asked little or nothing. ",
         ),
         (context.heldout, "No held-out file was given, so contamination asked nothing. "),
+        (
+            tally.stats.prompt_lengths.any() or None,
+            "No row has the ids of its prompt, so prompt_start asked nothing, and language asked nothing of rows "
+            "without messages. ",
+        ),
     ]
     return [note for given, note in missing if given is None]

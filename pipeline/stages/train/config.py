@@ -49,7 +49,8 @@ class TrainSection(Section):
     clip: float = Field(gt=0)
     """Largest gradient norm."""
     heldout: float = Field(0.1, ge=0, lt=1)
-    """Share of rows held out of training to choose the checkpoint; with 0 the last one is kept."""
+    """Share of rows held out of training to choose the checkpoint; with 0 the last one is kept. All answers to one
+    prompt, in all datasets, are on one side."""
     save_every: int = Field(500, ge=1)
     """Steps between two saves for a resumed run; the end of an epoch saves as well."""
     dtype: Literal["float32", "bfloat16"] = "float32"

@@ -1,6 +1,5 @@
 """The training data: rows of all datasets, the held-out ones apart, packed anew in each epoch."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from pipeline.formats.hidden_states import HiddenRow, HiddenStates
 from pipeline.formats.loss_mask import LossWeights
 from pipeline.formats.schema.hidden import Manifest, Stamp
 from pipeline.model.weights.ends import Ends
+from pipeline.stages.train.split import heldout_prompts, prompt_key, trainable_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,17 @@ class Corpus:
 
 
 def open_corpus(
-    stamps: Path, hidden: dict[str, Path], names: list[str], target_sha256: str, heldout: float, weights: LossWeights
+    stamps: Path,
+    hidden: dict[str, Path],
+    names: list[str],
+    target_sha256: str,
+    heldout: float,
+    weights: LossWeights,
+    think_open: int | None = None,
 ) -> Corpus:
-    """Open every dataset, and check that the states are of one target, which is this build's.
+    """Open every dataset, check that the states are of one target, which is this build's, and split the rows.
+
+    ``heldout`` is the share of rows to hold out, and ``think_open`` the id that opens a reasoning; `split` uses both.
 
     Raises:
         ArtifactError: a stamp is missing or left over, or states are of different targets, layers or widths.
@@ -87,8 +95,8 @@ def open_corpus(
     refs = [
         RowRef(name, number, row.id, row.length, row.prompt_length)
         for name, dataset in states.items()
-        for number, row in enumerate(dataset.index)
-        if row.length > max(row.prompt_length, 1) and bool(dataset.loss_weights(number, weights).any())
+        for number in trainable_rows(dataset, weights)
+        for row in [dataset.index[number]]
     ]
     if not refs:
         raise InputError(
@@ -96,13 +104,14 @@ def open_corpus(
             "out "
             f"all of their tokens; read build/<dataset>/audit/summary.json and the stamps in {stamps}"
         )
-    kept = _heldout(refs, heldout)
+    keys = [prompt_key(states[ref.dataset], ref.number, think_open) for ref in refs]
+    chosen = heldout_prompts(keys, heldout)
     return Corpus(
         manifest,
         states,
         read_stamps,
-        [ref for ref in refs if ref not in kept],
-        [ref for ref in refs if ref in kept],
+        [ref for ref, key in zip(refs, keys, strict=True) if key not in chosen],
+        [ref for ref, key in zip(refs, keys, strict=True) if key in chosen],
         weights,
     )
 
@@ -145,15 +154,6 @@ def check_shape(manifest: Manifest, ends: Ends, where: str) -> None:
                 f"{where}: {what} {target}; the hidden states have {states}: they are of another target, "
                 "run `dvc repro extract`"
             )
-
-
-def _heldout(refs: list[RowRef], share: float) -> set[RowRef]:
-    """Pick rows by a hash of their names, so that a row stays held out or not when other rows are added or removed."""
-    count = min(round(len(refs) * share), len(refs) - 1)
-    if share and not count and len(refs) > 1:
-        count = 1
-    ranked = sorted(refs, key=lambda ref: hashlib.sha256(f"{ref.dataset}\0{ref.id}".encode()).digest())
-    return set(ranked[:count])
 
 
 def count_supervised(corpus: Corpus) -> torch.Tensor:

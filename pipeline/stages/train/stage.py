@@ -62,8 +62,15 @@ def run(
     settings = config.train
     use_threads(settings.threads)
     ends = open_ends(model)
+    target = read_model(record, TargetRecord)
     corpus = open_corpus(
-        stamps, hidden, config.names, ends.source.sha256, settings.heldout, weights_of(settings.loss_mask)
+        stamps,
+        hidden,
+        config.names,
+        ends.source.sha256,
+        settings.heldout,
+        weights_of(settings.loss_mask),
+        target.role_id("think_open"),
     )
     check_shape(corpus.manifest, ends, str(model))
     with (
@@ -71,7 +78,7 @@ def run(
         joined(settings.device) as group,
         digested(corpus, stamps, group) as digests,
     ):
-        learner = _learner(settings, ends, corpus, read_model(record, TargetRecord).name, group)
+        learner = _learner(settings, ends, corpus, target.name, group)
         progress = SavedRun(checkpoint, _key(settings, corpus))
         _print(
             group,

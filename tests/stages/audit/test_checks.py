@@ -11,10 +11,9 @@ from pipeline.formats.schema.tokens import Segment, TokenRow
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.audit.checks.catalog import BY_NAME
 from pipeline.stages.audit.config import ExpectSection, TokenPrice
-from pipeline.stages.audit.features.grams import gram_hashes, sequence_hash
 from pipeline.stages.audit.inputs.context import Context
 from pipeline.stages.audit.inputs.endpoints import Endpoints
-from pipeline.stages.audit.inputs.heldout import Heldout
+from pipeline.stages.audit.inputs.heldout import make_heldout
 from tests.conftest import SHARE
 from tests.stages.audit.rows import (
     CALL_ARGS,
@@ -66,6 +65,30 @@ TWO_PRICES = [
 LOREM = (
     "Seven ships sailed past the old lighthouse before the storm broke over the northern bay and scattered every gull."
 )
+SHORT = "What is the sum of 17 and 25?"
+CHINESE = "用户想知道如何给三个数字排序。我先比较前两个数字，如果第一个更大就交换它们，再比较后两个数字。"
+FOREIGN_BUT_FINE = [
+    "```python\ndef add(first, second):\n    return first + second\n```",
+    "def add(first, second):\n    total = first + second\n    return total",
+    "`first_number + second_number` 和 https://example.org/sum/of/two/numbers",
+    "Albert Einstein, Isaac Newton, Marie Curie",
+    "\\[ \\text{total} = \\text{first} + \\text{second} \\]",
+]
+"""Answers to a Chinese prompt that hold Latin letters, and no sentence in Latin script."""
+PHRASE = " and then we check the second value again before we go on"
+HONEST_REPETITION = [
+    "| yes | no |\n" * 30,
+    "0, 0, 0, 0, 0, 0, 0, 0, 0, 0,\n" * 20,
+    '{"name": null, "value": 0},\n' * 40,
+    "    total.append(0);\n" * 30,
+    "\n".join(f"def get_field_{i}(self):\n    return self.field_{i}\n" for i in range(40)),
+    ", ".join(str(i) for i in range(300)),
+    "\n".join(f"{i}. Yes" for i in range(60)),
+    "# . # . # . # .\n. # . # . # . #\n" * 4,
+    "+---+---+---+---+---+---+\n|   |   |   |   |   |   |\n" * 12,
+    "true,false,true,true\n" * 40,
+    "Row, row, row your boat, gently down the stream. " * 3 + " ".join(f"Verse {i} is other text." for i in range(30)),
+]
 
 
 @dataclass
@@ -80,6 +103,30 @@ class Case:
     context: Callable[[Context], Context] = lambda context: context
     says: str = ""
     """Part of the message that the check writes."""
+
+
+def phrase_loops(tokenizer: Tokenizer, row: TokenRow, *, limit: bool = False) -> list[Case]:
+    """Return answers with a phrase repeated one time too often, or with ``limit`` exactly as often as it may be."""
+    beat, phrase, cells = (tokenizer.encode(text) for text in (" ha ho", PHRASE, "| yes | no |\n"))
+    other = tokenizer.encode(" ".join(str(i * i) for i in range(900)))
+    times = 0 if limit else 1
+    lone = tokenizer.encode(LOREM)
+    assert len(beat) == 2
+    return [
+        Case(with_ids(row, [*other[:30], THINK_CLOSE, *other, *phrase * (16 + times), *other[30:50]]), 31 + len(other)),
+        Case(with_ids(row, [*phrase * (16 + times), *other, THINK_CLOSE, *other[:9]]), 0),
+        Case(with_ids(row, [*other[:9], THINK_CLOSE, *other, *cells * (64 + times), *other[:50]]), 10 + len(other)),
+        Case(
+            with_ids(row, [*other[:200], THINK_CLOSE, *lone * 4, *other[: 4 * len(lone) - times]]),
+            201,
+            settings={"min_tokens": 1},
+        ),
+        Case(
+            with_ids(row, [*lone * (2 + times)] if limit else [*lone * 3]),
+            0,
+            settings={"min_tokens": 3 * len(lone) - 1, "max_covered": 0.0},
+        ),
+    ]
 
 
 def with_ids(row: TokenRow, ids: list[int]) -> TokenRow:
@@ -115,6 +162,10 @@ def sanity_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
             Case(with_ids(row, [*ids[:2], 163840, *ids[2:]]), 2),
             Case(with_ids(row, [*ids[:2], -1, *ids[2:]]), 2),
             Case(replace(row, prompt_ids=[1, 999999]), None),
+        ],
+        "prompt_start": [
+            Case(replace(row, prompt_ids=[163584, *PROMPT]), says="1 times"),
+            Case(replace(row, prompt_ids=[163584, 163584]), says="2 times"),
         ],
         "special_ids": [
             Case(with_ids(row, [*ids[:3], 163700, *ids[3:]]), 3),
@@ -192,6 +243,7 @@ def outcome_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         ],
         "content_filter": [Case(replace(row, finish_reason="content_filter"))],
         "refusal": [
+            Case(answer(tokenizer, content=" No\u2019pe to that."), settings={"openings": ["NO'PE"]}),
             Case(answer(tokenizer, content="I\u2019m sorry, but I can\u2019t help with that.")),
             Case(row, response={"response": {"choices": [{"message": {"refusal": "No."}}]}}),
         ],
@@ -277,14 +329,27 @@ def content_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
     numbers = " ".join(str(i * i) for i in range(60))
     long = answer(tokenizer, "long", content=LOREM * 3)
     nearly = answer(tokenizer, "nearly", content=LOREM * 3 + " The end.")
-    heldout = Heldout(
-        13,
-        frozenset([sequence_hash(np.array(tokenizer.encode("hello"), np.int32))]),
-        np.unique(gram_hashes(np.array(verse, np.int32), 13)),
-    )
+    heldout = make_heldout(["hello", LOREM, SHORT], tokenizer, 13)
+
+    def told(*contents: Any) -> dict[str, Any]:
+        roles = ("user", "assistant", "system")
+        return {"messages": [{"role": role, "content": text} for role, text in zip(roles, contents, strict=False)]}
+
+    def held_case(prompt: dict[str, Any], says: str, **settings: Any) -> Case:
+        return Case(
+            row,
+            prompt=prompt,
+            says=says,
+            settings=settings,
+            context=lambda context: replace(context, heldout=heldout),
+        )
+
     held = answer(tokenizer, content=LOREM)
     return {
-        "token_loop": [Case(with_ids(row, loop), first(loop, 22931))],
+        "token_loop": [
+            Case(with_ids(row, loop), first(loop, 22931)),
+            *phrase_loops(tokenizer, row),
+        ],
         "repeated_ngrams": [
             Case(with_ids(row, [*ids[:3], *phrase, *ids[3:]]), 3 + 20),
             Case(with_ids(row, phrase), 20, settings={"min_tokens": len(phrase)}),
@@ -299,19 +364,32 @@ def content_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
                 says="0% of the prompt's",
             ),
             Case(answer(tokenizer, content="Ответ"), settings={"min_letters": 5, "min_share": 1.0}),
+            Case(answer(tokenizer, reasoning=CHINESE), says="of the reasoning's letters are Han"),
+            Case(
+                with_ids(answer(tokenizer, finish_reason="length"), tokenizer.encode(CHINESE)),
+                says="of the reasoning's",
+            ),
+            Case(answer(tokenizer, content="この質問の答えは五です。とても簡単な計算だと思います。"), says="Kana"),
             Case(
                 answer(
                     tokenizer,
                     content="Ответ на этот вопрос равен пяти.",
                     prompt_ids=tokenizer.encode("What is two plus three?"),
-                )
+                ),
+                prompt={},
             ),
             Case(
                 answer(
                     tokenizer,
                     content="The answer to this question is five.",
                     prompt_ids=tokenizer.encode("Сколько будет два плюс три?"),
-                )
+                ),
+                prompt={},
+            ),
+            Case(
+                answer(tokenizer, reasoning="Два плюс три.", content="The answer to this question is five."),
+                prompt={"messages": [{"role": "user", "content": "Сколько будет два плюс три?"}]},
+                says="of the answer's letters are Latin",
             ),
         ],
         "contamination": [
@@ -322,9 +400,15 @@ def content_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
                 prompt={"messages": [{"role": "user", "content": numbers}]},
                 context=lambda context: replace(context, heldout=heldout),
             ),
+            held_case(told([{"type": "text", "text": "Listen: " + LOREM}]), "holds"),
+            held_case(told("Question 7:  HELLO!"), "is one"),
+            held_case(told("One, please.", "\uff28ello."), "is one"),
+            held_case(told("One, please.", "Two", "As in: what's the sum of 17\nand 25 - and then stop"), "holds"),
+            held_case(told("and so " + LOREM[:100] + " fell " * 9), "of a message's 13-grams of words", max_rate=0.1),
             Case(
-                row,
-                prompt={"messages": [{"role": "user", "content": [{"type": "text", "text": "Listen: " + LOREM}]}]},
+                answer(tokenizer, prompt_ids=[163587, *tokenizer.encode(LOREM.upper()), END]),
+                prompt={},
+                says="is one",
                 context=lambda context: replace(context, heldout=heldout),
             ),
         ],
@@ -410,6 +494,7 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
             Case(with_ids(row, [*verse, *tokenizer.encode(" un"), *verse * 2, END]), settings={"max_rate": 1.0}),
         ],
         "ids_in_vocabulary": [Case(with_ids(row, [0, *ids, 163839])), Case(with_ids(row, []))],
+        "prompt_start": [Case(replace(row, prompt_ids=[])), Case(replace(row, prompt_ids=[PROMPT[0], 163584]))],
         "special_ids": [Case(with_ids(row, [0, 163583, *ids])), Case(with_ids(row, [163840, -1]))],
         "segments": [Case(with_ids(row, ids)), Case(call), Case(gone)],
         "valid_utf8": [Case(with_ids(cut, [*ids[:-1], *pieces[:size]])) for size in (1, 2, 3)],
@@ -519,7 +604,12 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
                 settings={"prices": prices},
             ),
         ],
-        "token_loop": [Case(with_ids(row, [*ids[:2], *[22931] * 64, *ids[2:]])), Case(with_ids(row, []))],
+        "token_loop": [
+            Case(with_ids(row, [*ids[:2], *[22931] * 64, *ids[2:]])),
+            Case(with_ids(row, [])),
+            *(Case(answer(tokenizer, content=content)) for content in HONEST_REPETITION),
+            *phrase_loops(tokenizer, row, limit=True),
+        ],
         "repeated_ngrams": [
             Case(with_ids(row, verse[:9] * 7)),
             Case(with_ids(row, verse[:20] * 6), settings={"max_rate": 1 - 20 / 105}),
@@ -532,13 +622,43 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
             Case(
                 answer(
                     tokenizer,
+                    reasoning="Надо сложить два и три, получится пять.",
                     content="Ответ на этот вопрос равен пяти.",
                     prompt_ids=tokenizer.encode("Сколько будет два плюс три?"),
-                )
+                ),
+                prompt={},
             ),
-            Case(answer(tokenizer, content="Ответ на этот вопрос равен пяти.", prompt_ids=[])),
+            Case(answer(tokenizer, content="Ответ на этот вопрос равен пяти.", prompt_ids=[]), prompt={}),
             Case(
-                answer(tokenizer, content="Ответ на этот вопрос равен пяти.", prompt_ids=tokenizer.encode("2 + 3 = ?"))
+                answer(tokenizer, content="Ответ на этот вопрос равен пяти.", prompt_ids=tokenizer.encode("2 + 3 = ?")),
+                prompt={},
+            ),
+            *(
+                Case(
+                    answer(tokenizer, reasoning="很简单。", content=content),
+                    prompt={
+                        "messages": [{"role": "user", "content": "请写一个把两个数字相加的函数，并说出三位物理学家。"}]
+                    },
+                )
+                for content in FOREIGN_BUT_FINE
+            ),
+            Case(
+                answer(tokenizer, content="Ответ на этот вопрос равен пяти."),
+                prompt={
+                    "messages": [
+                        {"role": "system", "content": "Отвечай кратко."},
+                        {"role": "user", "content": "What is two plus three?"},
+                    ]
+                },
+            ),
+            Case(
+                answer(tokenizer, content="Line 3 is \u201cОтвет на этот вопрос равен пяти.\u201d"),
+                prompt={
+                    "messages": [
+                        {"role": "user", "content": "Say line 3. Ответ на этот вопрос равен пяти." + " More text." * 99}
+                    ]
+                },
+                settings={"max_prompt_share": 0.5},
             ),
         ],
         "contamination": [
@@ -547,8 +667,13 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
                 prompt={"messages": [{"role": "user", "content": LOREM}]},
                 settings={"max_rate": 1.0},
                 context=lambda context: replace(
-                    context, heldout=Heldout(13, frozenset(), np.unique(gram_hashes(np.array(verse, np.int32), 13)))
+                    context, heldout=replace(make_heldout([LOREM], tokenizer, 13), questions=frozenset(), inside={})
                 ),
+            ),
+            Case(
+                row,
+                prompt={"messages": [{"role": "user", "content": "The sum of 17 and 26 is asked; hello it is not."}]},
+                context=lambda context: replace(context, heldout=make_heldout(["hello", SHORT], tokenizer, 13)),
             ),
             Case(row),
         ],

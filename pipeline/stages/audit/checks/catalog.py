@@ -65,6 +65,11 @@ CHECKS: tuple[RowCheck | DatasetCheck, ...] = (
         sanity.ids_in_vocabulary,
     ),
     RowCheck(
+        "prompt_start",
+        "The prompt begins with the token that begins a text as often as the chat format has it: once, or not at all.",
+        sanity.prompt_start,
+    ),
+    RowCheck(
         "special_ids",
         "The answer has only the special ids of answers in the chat format; no reserved, unnamed or prompt-only one.",
         sanity.special_ids,
@@ -149,7 +154,11 @@ CHECKS: tuple[RowCheck | DatasetCheck, ...] = (
     RowCheck(
         "cost", "The cost is the number of tokens times a price of the provider, where prices are known.", billing.cost
     ),
-    RowCheck("token_loop", "No token occurs many times in succession.", degeneration.token_loop),
+    RowCheck(
+        "token_loop",
+        "No token and no phrase occurs many times in succession. Repetitions that differ, say by a number, are not seen.",
+        degeneration.token_loop,
+    ),
     RowCheck(
         "repeated_ngrams",
         "Only a small share of the answer's n-grams repeat an earlier one.",
@@ -158,10 +167,17 @@ CHECKS: tuple[RowCheck | DatasetCheck, ...] = (
     RowCheck(
         "compression", "The answer's text does not compress far better than other text.", degeneration.compression
     ),
-    RowCheck("language", "The answer is written in a script that the prompt uses.", degeneration.language),
+    RowCheck(
+        "language",
+        "Reasoning and answer are each written in scripts that the prompt uses; languages of one script are not told "
+        "apart.",
+        degeneration.language,
+    ),
     RowCheck(
         "contamination",
-        "The prompt is not a held-out evaluation prompt, and prompt and answer share few n-grams with those, if given.",
+        "No message of the prompt is or holds a held-out evaluation prompt, if those are given, whatever its case, "
+        "punctuation and layout; prompt and answer share few n-grams with them. A paraphrase or a translation is not "
+        "seen.",
         contamination.contamination,
     ),
     DatasetCheck(

@@ -6,6 +6,7 @@ import numpy as np
 
 from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import CheckSection, ModelSection, RefusalSection
+from pipeline.stages.audit.features.refusals import is_refusal, plain_opening
 from pipeline.stages.audit.inputs.batch import Batch
 
 
@@ -67,12 +68,12 @@ def content_filter(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]
 
 
 def refusal(batch: Batch, settings: RefusalSection) -> Iterator[Complaint]:
-    openings = tuple(opening.casefold() for opening in settings.openings)
+    openings = tuple(map(plain_opening, settings.openings))
     for row, answer in enumerate(batch.answers):
-        text = batch.contents[row].lstrip()[:200].replace("\u2019", "'")
+        text = plain_opening(batch.contents[row])
         if answer.refusal:
             yield Complaint(row, None, f"refused: {answer.refusal[:120]}")
-        elif text.casefold().startswith(openings):
+        elif is_refusal(text) or (openings and text.startswith(openings)):
             yield Complaint(row, None, f"begins with {text[:60]!r}")
 
 

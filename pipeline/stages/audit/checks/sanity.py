@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import CheckSection, CountSection
+from pipeline.stages.audit.features.prompt_start import PROMPT_STARTS
 from pipeline.stages.audit.inputs.batch import Batch
 from pipeline.stages.audit.inputs.context import CONTROL, REPLACEMENT
 
@@ -40,6 +41,20 @@ def ids_in_vocabulary(batch: Batch, _settings: CheckSection) -> Iterator[Complai
             position = int(positions[first])
             message = f"id {ragged.values[flat[first]]} of the {part} at {position} is outside the vocabulary of {size}"
             yield Complaint(int(rows[first]), position if part == "answer" else None, message)
+
+
+def prompt_start(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    token, times = PROMPT_STARTS[batch.context.record.chat]
+    start = batch.context.record.special_tokens.get(token)
+    if start is None:
+        return
+    for row in np.flatnonzero(batch.prompt.lengths).tolist():
+        others = np.flatnonzero(batch.prompt[row] != start)
+        found = int(others[0]) if len(others) else int(batch.prompt.lengths[row])
+        if found != times:
+            yield Complaint(
+                row, None, f"the prompt begins with {token!r} {found} times; the format has it {times} times"
+            )
 
 
 def special_ids(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:

@@ -15,6 +15,7 @@ from pipeline.stages.audit.features.call_markup import CALL_ROLES, CallMarkup, r
 from pipeline.stages.audit.features.grams import Hashes, gram_hashes
 from pipeline.stages.audit.features.retokenize import TextRun, text_runs
 from pipeline.stages.audit.inputs.context import Context
+from pipeline.stages.audit.inputs.messages import message_texts
 from pipeline.stages.audit.inputs.response_facts import ResponseFacts, read_facts
 
 Ints = NDArray[np.int64]
@@ -247,6 +248,32 @@ class Batch:
             "" if nothing else "".join([run.text for run in runs if start < run.start < stop])
             for runs, start, stop, nothing in bounds
         ]
+
+    @cached_property
+    def reasonings(self) -> list[str]:
+        """[rows]: text of each answer before the close of its reasoning; all of it where the limit came first."""
+        closes = self.hits(self.context.role("think_close")).first
+        stops = np.where((closes < 0) & self.cut & self.opened, self.completion.lengths, closes)
+        return [
+            "".join([run.text for run in runs if run.start < stop])
+            for runs, stop in zip(self.runs, stops.tolist(), strict=True)
+        ]
+
+    @cached_property
+    def messages(self) -> list[list[str]]:
+        """[rows]: text of each message of the prompt; where they are not known, of each stretch of ordinary ids."""
+        told = [message_texts(prompt) for prompt in self.prompts]
+        if all(told):
+            return told
+        ordinary = self.context.is_ordinary(self.prompt.values)
+        decoded = text_runs(self.context, self.prompt.values, self.prompt.starts, ordinary)
+        return [texts or [run.text for run in runs] for texts, runs in zip(told, decoded, strict=True)]
+
+    @cached_property
+    def asked(self) -> list[str]:
+        """[rows]: text of all messages of each prompt; where they are not known, of the end of its ids."""
+        told = ["\n".join(message_texts(prompt)) for prompt in self.prompts]
+        return [text or self.prompt_texts[row] for row, text in enumerate(told)]
 
     @cached_property
     def prompt_texts(self) -> list[str]:

@@ -1,9 +1,7 @@
 """The held-out evaluation prompts, as hashes with which rows are compared."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,50 +10,87 @@ from pipeline.core.errors import InputError
 from pipeline.core.files.jsonl import read_jsonl
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.audit.features.grams import Hashes, gram_hashes, sequence_hash
+from pipeline.stages.audit.features.words import word_ids, words_of
+from pipeline.stages.audit.inputs.messages import question
+
+MIN_WORDS = 4
+"""Fewest words of a held-out prompt that is searched inside longer messages."""
+MIN_CHARS = 12
+"""Fewest characters of such a prompt, since four short words may follow each other by chance."""
 
 
 @dataclass(frozen=True)
 class Heldout:
-    """The questions of the held-out file: hashes of each last user message, and of its n-grams of ids."""
+    """The questions of the held-out file: hashes of each last user message, and of its n-grams."""
 
     n: int
     questions: frozenset[int]
+    """Hash of the words of each question."""
+    inside: dict[int, tuple[frozenset[int], frozenset[int]]]
+    """Questions that are long enough to be searched inside a message: hash of the first words, and the numbers of words
+    and the hashes of all questions that begin so."""
+    word_grams: Hashes
+    """Hashes of the n-grams of words, sorted and distinct."""
     grams: Hashes
-    """Hashes of n-grams, sorted and distinct."""
+    """Hashes of the n-grams of ids, sorted and distinct."""
+
+    def is_question(self, words: NDArray[np.int32]) -> bool:
+        """Return whether the words of a message are those of a held-out question."""
+        return len(words) > 0 and sequence_hash(words) in self.questions
+
+    def holds_question(self, words: NDArray[np.int32]) -> bool:
+        """Return whether a held-out question is somewhere in the words of a message."""
+        if not self.inside:
+            return False
+        hashes = gram_hashes(words, MIN_WORDS)
+        known = np.fromiter(self.inside, dtype=np.uint64, count=len(self.inside))
+        for start in np.flatnonzero(np.isin(hashes, known)).tolist():
+            lengths, wholes = self.inside[int(hashes[start])]
+            if any(
+                start + length <= len(words) and sequence_hash(words[start : start + length]) in wholes
+                for length in lengths
+            ):
+                return True
+        return False
+
+    def shared_words(self, words: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return whether each n-gram of some words is held out; [max(0, len(words) - n + 1)]."""
+        return _among(gram_hashes(words, self.n), self.word_grams)
 
     def shared(self, ids: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Return whether each n-gram of some ids is held out; [max(0, len(ids) - n + 1)]."""
-        hashes = gram_hashes(ids, self.n)
-        if not len(self.grams):
-            return np.zeros(len(hashes), dtype=np.bool_)
-        found = self.grams[np.searchsorted(self.grams, hashes).clip(max=len(self.grams) - 1)]
-        return np.asarray(found == hashes)
+        return _among(gram_hashes(ids, self.n), self.grams)
 
 
-def texts_of(message: Any) -> Iterator[str]:
-    """Yield the texts of a chat message, whose content is a string or a list of parts."""
-    content = message.get("content") if isinstance(message, dict) else None
-    if isinstance(content, str):
-        yield content
-    for part in content if isinstance(content, list) else []:
-        if isinstance(part, dict) and isinstance(part.get("text"), str):
-            yield part["text"]
-
-
-def question(prompt: Any) -> str | None:
-    """Return the text of the last user message of a prompt, or None where there is none."""
-    messages = prompt.get("messages") if isinstance(prompt, dict) else None
-    users = (
-        [message for message in messages if isinstance(message, dict) and message.get("role") == "user"]
-        if isinstance(messages, list)
-        else []
-    )
-    return "".join(texts_of(users[-1])) or None if users else None
+def _among(hashes: Hashes, known: Hashes) -> NDArray[np.bool_]:
+    if not len(known):
+        return np.zeros(len(hashes), dtype=np.bool_)
+    return np.asarray(known[np.searchsorted(known, hashes).clip(max=len(known) - 1)] == hashes)
 
 
 def to_ids(text: str, tokenizer: Tokenizer) -> NDArray[np.int32]:
     """Return the ids that a message has inside a prompt."""
     return np.array(tokenizer.encode(text), dtype=np.int32)
+
+
+def make_heldout(questions: list[str], tokenizer: Tokenizer, n: int) -> Heldout:
+    """Return the hashes of some questions."""
+    spelled = [words_of(text) for text in questions]
+    inside: dict[int, tuple[set[int], set[int]]] = {}
+    for words in spelled:
+        if len(words) >= MIN_WORDS and sum(map(len, words)) >= MIN_CHARS:
+            numbers = word_ids(words)
+            lengths, wholes = inside.setdefault(int(gram_hashes(numbers[:MIN_WORDS], MIN_WORDS)[0]), (set(), set()))
+            lengths.add(len(numbers))
+            wholes.add(sequence_hash(numbers))
+    empty = np.zeros(0, dtype=np.uint64)
+    return Heldout(
+        n,
+        frozenset(sequence_hash(word_ids(words)) for words in spelled if words),
+        {key: (frozenset(lengths), frozenset(wholes)) for key, (lengths, wholes) in inside.items()},
+        np.unique(np.concatenate([empty, *(gram_hashes(word_ids(words), n) for words in spelled)])),
+        np.unique(np.concatenate([empty, *(gram_hashes(to_ids(text, tokenizer), n) for text in questions)])),
+    )
 
 
 def read_heldout(path: Path, tokenizer: Tokenizer, n: int) -> Heldout:
@@ -65,12 +100,10 @@ def read_heldout(path: Path, tokenizer: Tokenizer, n: int) -> Heldout:
         InputError: the file is missing, or a line is not a prompt; the message has the line's number.
 
     """
-    questions, grams = set(), [np.zeros(0, dtype=np.uint64)]
+    questions = []
     for number, prompt in read_jsonl(path):
         text = question(prompt)
         if text is None:
             raise InputError(f"{path}:{number}: no user message in it; a held-out line needs `messages` with one")
-        ids = to_ids(text, tokenizer)
-        questions.add(sequence_hash(ids))
-        grams.append(gram_hashes(ids, n))
-    return Heldout(n, frozenset(questions), np.unique(np.concatenate(grams)))
+        questions.append(text)
+    return make_heldout(questions, tokenizer, n)
