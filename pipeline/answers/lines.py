@@ -9,6 +9,7 @@ import orjson
 from pipeline.core.describe import describe
 from pipeline.formats.completion.envelope import name_in, open_envelope
 from pipeline.formats.completion.nesting import DEEPEST, nested_too_deeply
+from pipeline.formats.completion.values import count, mapping
 
 
 class Job(NamedTuple):
@@ -25,6 +26,8 @@ class Job(NamedTuple):
     notes: tuple[str, ...] = ()
     output_ids: Any = None
     """Ids that the line itself holds, beside a response or without one."""
+    max_tokens: int | None = None
+    """Most completion tokens that the request allowed; None when it is not known."""
 
 
 TOO_DEEP: dict[str, tuple[str, ...]] = {
@@ -70,6 +73,7 @@ def file_job(number: int, line: bytes) -> Job:
         "messages": value.get("messages"),
         "tools": value.get("tools"),
         "output_ids": value.get("output_ids"),
+        "max_tokens": _asked_limit(value),
     }
     if "response" in value or "response_base64" in value:
         body, rejects, notes = _received(value)
@@ -83,8 +87,22 @@ def file_job(number: int, line: bytes) -> Job:
     return Job(rejects=("not_a_completion",), notes=(f"not_a_completion: the line is {describe(value)}",), **common)
 
 
-def row_job(row: Any, number: int, prompt: Any) -> Job:
-    """Return the job of a line of responses.jsonl with its line of prompts.jsonl, or None if no prompt has its id."""
+def _asked_limit(line: dict[str, Any]) -> int | None:
+    """Return the most completion tokens that the request of a line allowed, the smallest where several are named."""
+    request = mapping(line.get("request"))
+    named = [
+        count(fields.get(name))
+        for fields in (line, request, mapping(request.get("body")))
+        for name in ("max_tokens", "max_completion_tokens")
+    ]
+    return min((limit for limit in named if limit), default=None)
+
+
+def row_job(row: Any, number: int, prompt: Any, max_tokens: int | None = None) -> Job:
+    """Return the job of a line of responses.jsonl with its line of prompts.jsonl, or None if no prompt has its id.
+
+    `max_tokens` is the limit of its request.
+    """
     if not isinstance(row, dict) or not isinstance(row.get("id"), str):
         return Job(f"line-{number}", rejects=("row_malformed",))
     asked = prompt if isinstance(prompt, dict) else {}
@@ -101,6 +119,7 @@ def row_job(row: Any, number: int, prompt: Any) -> Job:
         tuple(rejects),
         ("provider_not_allowed",) if row.get("policy") else (),
         tuple(notes),
+        max_tokens=max_tokens,
     )
 
 

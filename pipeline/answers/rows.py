@@ -145,7 +145,7 @@ class RowMaker:
     def _counts(self, parsed: _ParsedJob) -> HabitCounts:
         job, reply, _ = parsed
         counts = HabitCounts()
-        observer = Observer(self._rebuilder, self._prompt_state(self._prompt(job)), job.tools)
+        observer = Observer(self._rebuilder, self._prompt_state(self._prompt(job)), job.tools, job.max_tokens)
         bill = reply.bill if len(reply.answers) == 1 else Bill()
         for answer, encoded in zip(reply.answers, parsed.encoded, strict=True):
             if not answer.rejects:
@@ -167,7 +167,7 @@ class RowMaker:
 
         def rebuilt_with(bills: Iterable[Bill]) -> list[RebuiltAnswer]:
             return [
-                self._rebuilder.rebuild(answer, bill, habits, prompt_state, encoded)
+                self._rebuilder.rebuild(answer, bill, habits, prompt_state, encoded, parsed.job.max_tokens)
                 for answer, bill, encoded in zip(reply.answers, bills, parsed.encoded, strict=True)
             ]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pipeline.answers.providers.habits import SEAMS, WHITE_SPACE, Habits, Spaces
 from pipeline.answers.readings.candidates import CUT_AT_MARKER, TRUNCATED, PromptState, Reading, readings
+from pipeline.answers.readings.endings import REPLACEMENT
 from pipeline.answers.readings.seams import MAX_EXTRA, Change, describe, variants
 from pipeline.answers.readings.tool_calls import FormatContext, keys_in, respaced
 from pipeline.answers.rebuilt_answer import RebuiltAnswer
@@ -13,9 +14,6 @@ from pipeline.answers.segmented_ids import Encoder, SegmentedIds, assemble
 from pipeline.formats.completion.choices import Answer
 from pipeline.formats.completion.usage import Bill
 from pipeline.formats.schema.tokens import Evidence
-
-REPLACEMENT = "\ufffd"
-"""Shown by servers for bytes that are not text: the ids behind it are lost."""
 
 _ANYWHERE: Spaces = dict.fromkeys(SEAMS, WHITE_SPACE)
 

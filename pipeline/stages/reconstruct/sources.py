@@ -43,8 +43,8 @@ class BuildLines:
         self._matched = yield from pair_by_id(self._prompts, self._responses, _line_id, matched=self._matched)
 
 
-def build_to_job(line: PromptResponse) -> Job:
-    """Return the job of a prompt and its response."""
+def build_to_job(line: PromptResponse, max_tokens: int | None = None) -> Job:
+    """Return the job of a prompt and its response; `max_tokens` is the limit of every request."""
     prompt = _parsed(line.prompt)
     if line.response is None:
         prompt_id = prompt.get("id") if isinstance(prompt, dict) else None
@@ -53,7 +53,7 @@ def build_to_job(line: PromptResponse) -> Job:
         response = _parsed(line.response)
         if response is None:
             return Job(f"line-{line.number}", rejects=("not_json",))
-    job = row_job(response, line.number, prompt)
+    job = row_job(response, line.number, prompt, max_tokens)
     too_deep = any(
         text is not None and nested_too_deeply(text, value)
         for text, value in ((line.response, response), (line.prompt, prompt))

@@ -1,6 +1,7 @@
 """`reconstruct`: turn responses into exact token ids, with the evidence for each row."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ class Config(Section):
 
     send_tools: bool
     """True when the prompt held the tools."""
+    max_tokens: int
+    """Most completion tokens that each request allowed."""
 
 
 def run(config: Config, *, prompts: Path, responses: Path, record: Path, tokens: Path, summary: Path) -> None:
@@ -36,7 +39,9 @@ def run(config: Config, *, prompts: Path, responses: Path, record: Path, tokens:
     maker = RowMaker(target, open_tokenizer(target), send_tools=config.send_tools)
     lines = BuildLines(prompts, responses)
     workers = workers_for(responses.stat().st_size if responses.is_file() else 0, None)
-    write_json(summary, rebuild_file(lines, build_to_job, maker, tokens, workers))
+    write_json(
+        summary, rebuild_file(lines, partial(build_to_job, max_tokens=config.max_tokens), maker, tokens, workers)
+    )
 
 
 def rebuild_file(
