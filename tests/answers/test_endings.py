@@ -12,7 +12,7 @@ from pipeline.answers.segmented_ids import unpack
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 from tests.answers.build import CALL, CLOSE, END, TOOLS, body, call, codes, rows_of
 
-WORDS = "one two three four five six seven eight nine ten".split()
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
 
 def ids_of(tokenizer: Tokenizer, reasoning: str, content: str) -> list[int]:

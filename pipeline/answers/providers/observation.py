@@ -34,6 +34,10 @@ class Observer:
         reasoning, content = self._apart(answer)
         counts.texts.update(name for name, text in (("reasoning", reasoning), ("content", content)) if text)
         counts.shown.update(set(spaces(reasoning, content)))
+        counts.apart = int(bool(answer.reasoning and answer.content) and not answer.calls)
+        counts.reasoning_alone = int(
+            answer.finish == "stop" and bool(answer.reasoning) and not answer.content and not answer.calls
+        )
         if rebuilt.segmented is not None and rebuilt.evidence in ("ids", "logprobs"):
             emitted, shown = set(self._emitted(rebuilt.segmented)), {seam for seam, _ in counts.shown}
             counts.verified = 1
