@@ -13,6 +13,8 @@ def seams_trimmed_by_default(body: Any) -> tuple[str, ...]:
     """Return the seams that the server of a body strips unless it is told otherwise; none for an unknown server."""
     if not isinstance(body, dict):
         return ()
-    provider = body.get("provider")
-    named = isinstance(provider, str) and "vllm" in provider.casefold()
+    named = any(
+        isinstance(value := body.get(field), str) and "vllm" in value.casefold()
+        for field in ("provider", "system_fingerprint")
+    )
     return _VLLM_SEAMS if named or any(name in body for name in _VLLM_FIELDS) else ()
