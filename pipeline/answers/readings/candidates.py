@@ -342,6 +342,7 @@ def _judged(view: View, answer: Answer, thinking: Thinking, repairs: tuple[str, 
         reasons = (*reasons, TRUNCATED[cut_in])
     elif view.reasoning and not view.body and not answer.calls and not view.raw_calls:
         rejects, needs_bill = ("no_think_close", "empty_answer"), view.closed
+        reasons = (*reasons, *(("literal_close_tag",) if "literal_close_tag" in repairs else ()))
     elif "literal_close_tag" in repairs:
         reasons = (*reasons, "literal_close_tag")
     elif thinking == "open" and not view.reasoning and view.body:
