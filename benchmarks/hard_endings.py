@@ -37,7 +37,7 @@ class HardEndings:
         self._tokenizer = tokenizer
         self._simulator = ProviderSimulator(record, tokenizer)
         self._rng = Random(seed)
-        self._end, self._close = record.role_id("end"), record.role_id("think_close")
+        self._end, self._close = (record.role_id(role) or 0 for role in ("end", "think_close"))
         self.kinds: dict[str, Callable[[SyntheticAnswer, str], HardRow | None]] = {
             "stop strings": self._stop_string,
             "stop strings, ids": self._stop_string_ids,
@@ -144,11 +144,7 @@ class HardEndings:
     def _emptied(self, answer: SyntheticAnswer) -> list[int] | None:
         if self._close not in answer.ids or not self._plain(answer):
             return None
-        return (
-            [*answer.ids[: answer.ids.index(self._close) + 1], self._end or 0]
-            if self._rng.random() < 0.2
-            else answer.ids
-        )
+        return [*answer.ids[: answer.ids.index(self._close) + 1], self._end] if self._rng.random() < 0.2 else answer.ids
 
     def _empty_content(self, answer: SyntheticAnswer, _kind: str) -> HardRow | None:
         ids = self._emptied(answer)

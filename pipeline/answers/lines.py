@@ -30,7 +30,7 @@ class Job(NamedTuple):
     """Most completion tokens that the request allowed; None when it is not known."""
 
 
-TOO_DEEP: dict[str, tuple[str, ...]] = {
+TOO_DEEP: dict[str, Any] = {
     "rejects": ("nested_too_deeply",),
     "notes": (f"nested_too_deeply: more than {DEEPEST} arrays and objects in one another",),
 }

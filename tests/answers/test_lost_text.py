@@ -54,8 +54,8 @@ def test_a_reasoning_that_spells_its_close_out_is_not_split_there(
 
 
 def test_two_splits_of_equal_count_are_ambiguous(maker: RowMaker, tokenizer: Tokenizer) -> None:
-    whole = ids_of(tokenizer, "A</think>B", "")
-    (row,) = rows_of(maker, body(None, "A</think>B</think>", billed=len(whole)))
+    whole = ids_of(tokenizer, "A</think> b", "")
+    (row,) = rows_of(maker, body(None, "A</think> b</think>", billed=len(whole)))
     assert (row.status, row.evidence) == ("flag", "text")
     assert "ambiguous_count" in codes(row)
 
