@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.answers_corpus import SyntheticAnswer
 from pipeline.answers.lines import Job
+from pipeline.answers.readings.endings import Bounds
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.stages.calibrate.provider_simulator import ProviderSimulator
@@ -75,7 +76,7 @@ class HardEndings:
         return self._simulator.habits[habit](ids, "open")
 
     def _row(self, body: dict[str, Any], ids: list[int], *, decided: bool, limit: int | None = None) -> HardRow:
-        return HardRow(Job("", body, max_tokens=limit), ids, decided)
+        return HardRow(Job("", body, bounds=Bounds(limit)), ids, decided)
 
     def _ended(self, answer: SyntheticAnswer) -> bool:
         return answer.ids[-1] == self._end

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pipeline.answers.providers.habits import Habits
 from pipeline.answers.readings.candidates import PromptState
 from pipeline.answers.readings.chat_formats import CallIds, Thinking, format_of
-from pipeline.answers.readings.endings import INSIDE_CHARACTER, REPLACEMENT, Ending, proven_ending
+from pipeline.answers.readings.endings import INSIDE_CHARACTER, NO_BOUNDS, REPLACEMENT, Bounds, Ending, proven_ending
 from pipeline.answers.readings.markers import Markers
 from pipeline.answers.readings.tool_calls import FormatContext
 from pipeline.answers.rebuilt_answer import RebuiltAnswer
@@ -76,20 +76,19 @@ class Rebuilder:
         habits: Habits,
         prompt_state: PromptState,
         encoded: EncodedTexts = (),
-        limit: int | None = None,
+        bounds: Bounds = NO_BOUNDS,
     ) -> RebuiltAnswer:
         """Find the best ids that the evidence supports.
 
-        `encoded` holds those texts of the answer that are encoded already; `limit` is the most completion tokens that
-        the request allows, None when it is not known.
+        `encoded` holds those texts of the answer that are encoded already; `bounds` are those of the request.
         """
         if answer.rejects and set(answer.rejects) - _MENDED_BY_IDS:
             return RebuiltAnswer(None, notes=(*answer.notes, *bill.notes), reasons=answer.rejects)
         encode = Encoder(self.tokenizer, self.markers.may_hold, encoded)
         notes: list[str] = []
-        if limit is None and bill.tokens == habits.limit:
-            limit = habits.limit
-        ending = proven_ending(answer, bill, limit, self.markers)
+        if bounds.max_tokens is None and bill.tokens == habits.limit:
+            bounds = bounds._replace(max_tokens=habits.limit)
+        ending = proven_ending(answer, bill, bounds, self.markers)
         if answer.given or answer.logprobs:
             known_ids = _KnownIds(self, answer, ending, bill, habits, prompt_state.thinking, notes)
             if (rebuilt := known_ids.rebuild(encode)) is not None:

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from pipeline.answers.readings.endings import NO_BOUNDS, STOP_FIELDS, Bounds
 from pipeline.core.describe import describe
 from pipeline.formats.completion.envelope import name_in, open_envelope
 from pipeline.formats.completion.nesting import DEEPEST, nested_too_deeply
@@ -26,8 +27,8 @@ class Job(NamedTuple):
     notes: tuple[str, ...] = ()
     output_ids: Any = None
     """Ids that the line itself holds, beside a response or without one."""
-    max_tokens: int | None = None
-    """Most completion tokens that the request allowed; None when it is not known."""
+    bounds: Bounds = NO_BOUNDS
+    """The things in the request that end an answer before its end token."""
 
 
 TOO_DEEP: dict[str, Any] = {
@@ -73,7 +74,7 @@ def file_job(number: int, line: bytes) -> Job:
         "messages": value.get("messages"),
         "tools": value.get("tools"),
         "output_ids": value.get("output_ids"),
-        "max_tokens": _asked_limit(value),
+        "bounds": _bounds(value),
     }
     if "response" in value or "response_base64" in value:
         body, rejects, notes = _received(value)
@@ -87,21 +88,21 @@ def file_job(number: int, line: bytes) -> Job:
     return Job(rejects=("not_a_completion",), notes=(f"not_a_completion: the line is {describe(value)}",), **common)
 
 
-def _asked_limit(line: dict[str, Any]) -> int | None:
-    """Return the most completion tokens that the request of a line allowed, the smallest where several are named."""
+def _bounds(line: dict[str, Any]) -> Bounds:
+    """Return the bounds of the request of a line, the smallest limit where several are named."""
     request = mapping(line.get("request"))
-    named = [
-        count(fields.get(name))
-        for fields in (line, request, mapping(request.get("body")))
-        for name in ("max_tokens", "max_completion_tokens")
-    ]
-    return min((limit for limit in named if limit), default=None)
+    places = (line, request, mapping(request.get("body")))
+    named = [count(fields.get(name)) for fields in places for name in ("max_tokens", "max_completion_tokens")]
+    return Bounds(
+        min((limit for limit in named if limit), default=None),
+        any(fields.get(name) for fields in places for name in STOP_FIELDS),
+    )
 
 
-def row_job(row: Any, number: int, prompt: Any, max_tokens: int | None = None) -> Job:
+def row_job(row: Any, number: int, prompt: Any, bounds: Bounds = NO_BOUNDS) -> Job:
     """Return the job of a line of responses.jsonl with its line of prompts.jsonl, or None if no prompt has its id.
 
-    `max_tokens` is the limit of its request.
+    `bounds` are those of its request.
     """
     if not isinstance(row, dict) or not isinstance(row.get("id"), str):
         return Job(f"line-{number}", rejects=("row_malformed",))
@@ -119,7 +120,7 @@ def row_job(row: Any, number: int, prompt: Any, max_tokens: int | None = None) -
         tuple(rejects),
         ("provider_not_allowed",) if row.get("policy") else (),
         tuple(notes),
-        max_tokens=max_tokens,
+        bounds=bounds,
     )
 
 

@@ -146,7 +146,7 @@ class RowMaker:
     def _counts(self, parsed: _ParsedJob) -> HabitCounts:
         job, reply, _ = parsed
         counts = HabitCounts()
-        observer = Observer(self._rebuilder, self._prompt_state(self._prompt(job)), job.tools, job.max_tokens)
+        observer = Observer(self._rebuilder, self._prompt_state(self._prompt(job)), job.tools, job.bounds)
         counts.trimmed.update(seams_trimmed_by_default(job.body))
         counts.templated.update(self._rebuilder.context.format.seams.items())
         bill = reply.bill if len(reply.answers) == 1 else Bill()
@@ -170,7 +170,7 @@ class RowMaker:
 
         def rebuilt_with(bills: Iterable[Bill]) -> list[RebuiltAnswer]:
             return [
-                self._rebuilder.rebuild(answer, bill, habits, prompt_state, encoded, parsed.job.max_tokens)
+                self._rebuilder.rebuild(answer, bill, habits, prompt_state, encoded, parsed.job.bounds)
                 for answer, bill, encoded in zip(reply.answers, bills, parsed.encoded, strict=True)
             ]
 

@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.answers.lines import Job, file_job
 from pipeline.answers.providers.habits import HabitCounts, learn
+from pipeline.answers.readings.endings import Bounds
 from pipeline.answers.rows import PackedRow, RowMaker
 from pipeline.answers.segmented_ids import unpack
 from pipeline.model.tokenizer.tokenizer import Tokenizer
@@ -21,7 +22,7 @@ def ids_of(tokenizer: Tokenizer, reasoning: str, content: str) -> list[int]:
 
 def limited(maker: RowMaker, limit: int | None, *bodies: Any) -> list[PackedRow]:
     """Rows of bodies whose requests had a limit."""
-    jobs = [Job(f"r{number}", value, max_tokens=limit) for number, value in enumerate(bodies)]
+    jobs = [Job(f"r{number}", value, bounds=Bounds(limit)) for number, value in enumerate(bodies)]
     seen: dict[str | None, HabitCounts] = {}
     for job in jobs:
         maker.observe(job, seen, 256)
@@ -107,7 +108,7 @@ def test_lengths_that_pile_up_are_a_limit_where_the_server_always_says_stop(
 )
 def test_a_line_says_what_its_request_allowed(place: dict[str, Any]) -> None:
     line = {"id": "x", "response": body("R", "C"), **place}
-    assert file_job(1, json.dumps(line).encode()).max_tokens == 9
+    assert file_job(1, json.dumps(line).encode()).bounds == Bounds(9)
 
 
 def test_ids_that_are_fewer_than_billed_are_never_the_whole_answer(maker: RowMaker, tokenizer: Tokenizer) -> None:
@@ -147,3 +148,15 @@ def test_a_cut_call_is_labelled_by_the_bill_and_the_servers_word(
     assert row.status == "flag"
     assert "truncated_in_tool_call" in codes(row)
     assert END not in unpack(row.completion)
+
+
+def test_a_request_with_stop_strings_makes_each_stop_doubtful_unless_the_server_names_what_ended_it(
+    maker: RowMaker, tokenizer: Tokenizer
+) -> None:
+    ids = ids_of(tokenizer, "Three plus four.", "Seven")
+    for choice, status in (({}, "flag"), ({"stop_reason": None}, "accept"), ({"matched_stop": END}, "accept")):
+        line = {"id": "x", "response": body("Three plus four.", "Seven", billed=len(ids) + 1, **choice)}
+        job = file_job(1, json.dumps({**line, "request": {"stop": ["###"]}}).encode())
+        (row,) = maker.rows([job], {})
+        assert row.status == status, choice
+        assert ("stop_string_possible" in codes(row)) == (status == "flag")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from pipeline.answers.ladder import Rebuilder
 from pipeline.answers.providers.habits import UNKNOWN, HabitCounts, Space, spaces
 from pipeline.answers.readings.candidates import PromptState
-from pipeline.answers.readings.endings import proven_ending
+from pipeline.answers.readings.endings import Bounds, proven_ending
 from pipeline.answers.readings.tool_calls import in_order, keys_in, respaced
 from pipeline.answers.rebuilt_answer import RebuiltAnswer
 from pipeline.answers.rungs.returned_ids import as_ids
@@ -19,17 +19,17 @@ from pipeline.formats.completion.usage import Bill
 class Observer:
     """Counts what the answers of one job show; it rebuilds them as if nothing were known of the provider."""
 
-    def __init__(self, rebuilder: Rebuilder, prompt_state: PromptState, tools: Any, limit: int | None) -> None:
-        """Take the state that the prompt leaves behind, the request's tools, which are not checked, and its limit."""
+    def __init__(self, rebuilder: Rebuilder, prompt_state: PromptState, tools: Any, bounds: Bounds) -> None:
+        """Take the state that the prompt leaves behind, the request's tools, which are not checked, and its bounds."""
         self._rebuilder = rebuilder
         self._prompt_state = prompt_state
         self._tools = tools
-        self._limit = limit
+        self._bounds = bounds
 
     def count(self, answer: Answer, bill: Bill, encoded: EncodedTexts) -> HabitCounts:
         """Count what one answer shows; `encoded` holds those of its texts that are encoded already."""
         cut = answer.finish == "length"
-        answer = proven_ending(answer, bill, self._limit, self._rebuilder.markers).answer
+        answer = proven_ending(answer, bill, self._bounds, self._rebuilder.markers).answer
         counts, rebuilt = HabitCounts(rows=1, cut_rows=int(cut)), self._rebuild(answer, bill, encoded)
         reasoning, content = self._apart(answer)
         counts.texts.update(name for name, text in (("reasoning", reasoning), ("content", content)) if text)

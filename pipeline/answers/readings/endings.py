@@ -22,8 +22,26 @@ STOPPED_BY_TOKEN = "stopped_by_other_token"  # noqa: S105 -- a token of text
 AT_LIMIT = "length_limit_reached"
 """Flag: the server says that the answer ended by itself, and its bill is as long as the request or the server allows."""
 
+MAYBE_STRING = "stop_string_possible"
+"""Flag: the request has stop strings or stop tokens, and the server does not say what ended the answer."""
+
 INSIDE_CHARACTER = "cut_inside_character"
 """Flag: the answer breaks off inside a character, whose tokens no text shows."""
+
+
+class Bounds(NamedTuple):
+    """The things in a request that end an answer before its end token."""
+
+    max_tokens: int | None = None
+    """Most completion tokens; None when it is not known."""
+    stops: bool = False
+    """True when the request has stop strings or stop tokens."""
+
+
+NO_BOUNDS = Bounds()
+
+STOP_FIELDS = ("stop", "stop_token_ids", "stop_regex")
+"""Fields of a request that end an answer at a string or a token."""
 
 
 class Ending(NamedTuple):
@@ -35,18 +53,15 @@ class Ending(NamedTuple):
     """Codes of why the server's "stop" is not an end token; empty when it may be one."""
 
 
-def proven_ending(answer: Answer, bill: Bill, limit: int | None, markers: Markers) -> Ending:
-    """Return the answer as cut where its "stop" does not prove an end token.
-
-    `limit` is the most completion tokens that the request or the server allows; None when it is not known.
-    """
+def proven_ending(answer: Answer, bill: Bill, bounds: Bounds, markers: Markers) -> Ending:
+    """Return the answer as cut where its "stop" does not prove an end token."""
     if answer.finish == "length":
         return Ending(answer, (INSIDE_CHARACTER,) if _inside_character(answer) else ())
-    doubts = tuple(_doubts(answer, bill, limit, markers))
+    doubts = tuple(_doubts(answer, bill, bounds, markers))
     return Ending(answer._replace(finish="length") if doubts else answer, doubts)
 
 
-def _doubts(answer: Answer, bill: Bill, limit: int | None, markers: Markers) -> list[str]:
+def _doubts(answer: Answer, bill: Bill, bounds: Bounds, markers: Markers) -> list[str]:
     end, token = markers.roles.get("end", (None, None))
     by, codes = answer.stopped_by, []
     words = {(word or "").lower() for word in (answer.finish_reason, answer.native_finish_reason)}
@@ -54,7 +69,9 @@ def _doubts(answer: Answer, bill: Bill, limit: int | None, markers: Markers) -> 
         codes.append(STOPPED_BY_STRING)
     elif isinstance(by, int) and by != token:
         codes.append(STOPPED_BY_TOKEN)
-    if limit is not None and bill.tokens is not None and bill.tokens >= limit:
+    elif bounds.stops and not answer.names_stop:
+        codes.append(MAYBE_STRING)
+    if bounds.max_tokens is not None and bill.tokens is not None and bill.tokens >= bounds.max_tokens:
         codes.append(AT_LIMIT)
     if _inside_character(answer):
         codes.append(INSIDE_CHARACTER)
