@@ -11,7 +11,8 @@ import re
 from collections import Counter
 from typing import Any
 
-from benchmarks.answers_corpus import synthetic_answers
+from benchmarks.answers_corpus import SyntheticAnswer, synthetic_answers
+from benchmarks.hard_endings import HardEndings
 from benchmarks.results import save
 from pipeline.answers.lines import Job
 from pipeline.answers.providers.habits import HabitCounts, learn
@@ -61,11 +62,54 @@ def main() -> None:
             shown.append(
                 f"{job.id} {row.evidence} {row.status} {row.reason} {row.notes} {comparison.first_difference(ids, answer.ids)}"
             )
-    document = {"answers": len(jobs), "habits": len(simulator.habits), **table(counts, list(simulator.habits))}
+    hard = HardEndings(record, tokenizer, arguments.seed)
+    endings = {kind: hard_scores(hard, kind, answers, maker, comparison) for kind in hard.kinds}
+    document = {
+        "answers": len(jobs),
+        "habits": len(simulator.habits),
+        **table(counts, list(simulator.habits)),
+        "hard_endings": endings,
+        "recall": recall(list(endings.values())),
+    }
     save("reconstruct_exactness", document)
     for line in shown[:20]:
         print("WRONG", line)
     print(text_table(document))
+
+
+def hard_scores(
+    hard: HardEndings, kind: str, answers: list[SyntheticAnswer], maker: RowMaker, comparison: IdComparison
+) -> dict[str, int]:
+    """Rebuild the rows of one kind as a file of their own; return how many are accepted, wrong, and decided."""
+    rows = list(hard.rows(kind, answers))
+    seen: dict[str | None, HabitCounts] = {}
+    for row in rows:
+        maker.observe(row.job, seen, 256)
+    habits = learn(seen)
+    scores = Counter[str]()
+    for row in rows:
+        rebuilt = maker.rows([row.job], habits)[0]
+        right = unpack(rebuilt.completion) == row.ids
+        canonical = comparison.canonical(row.ids, "open")
+        accepted = rebuilt.status == "accept"
+        proven = rebuilt.evidence in ("ids", "logprobs")
+        scores["rows"] += 1
+        scores["accepted"] += accepted
+        scores["wrong_ids"] += proven and not right
+        scores["wrong_count_canonical"] += rebuilt.evidence == "count" and canonical and not right
+        scores["wrong_count_sampled"] += rebuilt.evidence == "count" and not canonical and not right
+        scores["decided"] += row.decided
+        scores["decided_accepted"] += row.decided and accepted and right
+        if not right and (proven or (rebuilt.evidence == "count" and canonical)):
+            difference = comparison.first_difference(unpack(rebuilt.completion), row.ids)
+            print("WRONG", rebuilt.id, rebuilt.evidence, rebuilt.status, rebuilt.reason, rebuilt.notes, difference)
+    return dict(scores)
+
+
+def recall(scores: list[dict[str, int]]) -> float:
+    """Return the share of the rows that the bill decides which are accepted and right."""
+    decided = sum(score["decided"] for score in scores)
+    return round(sum(score["decided_accepted"] for score in scores) / decided, 4)
 
 
 def naive(job: Job, tokenizer: Tokenizer, marker: re.Pattern[str]) -> list[int]:
@@ -127,6 +171,16 @@ def text_table(document: dict[str, Any]) -> str:
     lines.append(f"{'evidence':<34}{'rows':>7}{'wrong':>10}   95 % interval of the wrong rate")
     for name, e in document["by_evidence"].items():
         lines.append(f"{name:<34}{e['rows']:>7}{e['wrong']:>10}   {e['wrong_interval']}")
+    lines.append(
+        f"{'kind of ending, alone in its file':<46}{'rows':>6}{'accept':>8}{'wrong ids':>11}{'wrong count':>13}"
+        f"{'sampled':>9}{'decided':>9}{'accepted':>10}"
+    )
+    for name, e in document["hard_endings"].items():
+        lines.append(
+            f"{name:<46}{e['rows']:>6}{e['accepted']:>8}{e['wrong_ids']:>11}{e['wrong_count_canonical']:>13}"
+            f"{e['wrong_count_sampled']:>9}{e['decided']:>9}{e['decided_accepted']:>10}"
+        )
+    lines.append(f"recall of the rows that the bill decides: {document['recall']}")
     for kind, e in document["naive"].items():
         lines.append(f"{'naive, ' + kind:<34}{e['rows']:>7}{e['rows'] - e['exact']:>10}")
     return "\n".join(lines)

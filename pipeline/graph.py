@@ -65,7 +65,11 @@ STAGES = (
     ),
     Stage(
         "reconstruct",
-        keys={"send_tools": "datasets.{d}.send_tools"},
+        keys={
+            "send_tools": "datasets.{d}.send_tools",
+            "max_tokens": "datasets.{d}.sampling.max_tokens",
+            "extra": "datasets.{d}.sampling.extra",
+        },
         reads={"prompts": "build/{d}/prompts.jsonl", "responses": "build/{d}/responses.jsonl", **TARGET},
         writes={"tokens": "build/{d}/tokens.parquet", "summary": "build/{d}/reconstruct.json"},
     ),

@@ -1,12 +1,13 @@
 """The evidence ladder: returned ids, ids from logprobs, text encoded again that meets the bill, text encoded again."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pipeline.answers.providers.habits import Habits
 from pipeline.answers.readings.candidates import PromptState
 from pipeline.answers.readings.chat_formats import CallIds, Thinking, format_of
+from pipeline.answers.readings.endings import INSIDE_CHARACTER, NO_BOUNDS, REPLACEMENT, Bounds, Ending, proven_ending
 from pipeline.answers.readings.markers import Markers
 from pipeline.answers.readings.tool_calls import FormatContext
 from pipeline.answers.rebuilt_answer import RebuiltAnswer
@@ -20,6 +21,9 @@ from pipeline.formats.completion.usage import Bill
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.formats.schema.tokens import Evidence
 from pipeline.model.tokenizer.tokenizer import Tokenizer
+
+INCOMPLETE = "ids_incomplete"
+"""Flag: the server returned fewer ids than it billed, so some of the answer's tokens are not among them."""
 
 _MENDED_BY_IDS = frozenset({"reasoning_not_raw"})
 """Reject codes of an answer that may still be rebuilt: returned ids replace the text that is missing."""
@@ -59,27 +63,42 @@ class Rebuilder:
     def _plain_texts(self, answer: Answer) -> list[str]:
         if answer.given or answer.logprobs or answer.rejects:
             return []
-        return [text for text in (answer.reasoning, answer.content) if text and not self.markers.may_hold(text)]
+        return [
+            text
+            for text in (answer.reasoning, answer.content)
+            if text and not self.markers.may_hold(text) and not text.endswith(REPLACEMENT)
+        ]
 
     def rebuild(
-        self, answer: Answer, bill: Bill, habits: Habits, prompt_state: PromptState, encoded: EncodedTexts = ()
+        self,
+        answer: Answer,
+        bill: Bill,
+        habits: Habits,
+        prompt_state: PromptState,
+        encoded: EncodedTexts = (),
+        bounds: Bounds = NO_BOUNDS,
     ) -> RebuiltAnswer:
         """Find the best ids that the evidence supports.
 
-        `encoded` holds those texts of the answer that are encoded already.
+        `encoded` holds those texts of the answer that are encoded already; `bounds` are those of the request.
         """
         if answer.rejects and set(answer.rejects) - _MENDED_BY_IDS:
             return RebuiltAnswer(None, notes=(*answer.notes, *bill.notes), reasons=answer.rejects)
         encode = Encoder(self.tokenizer, self.markers.may_hold, encoded)
         notes: list[str] = []
+        if bounds.max_tokens is None and bill.tokens == habits.limit:
+            bounds = bounds._replace(max_tokens=habits.limit)
+        ending = proven_ending(answer, bill, bounds, self.markers)
         if answer.given or answer.logprobs:
-            known_ids = _KnownIds(self, answer, bill, habits, prompt_state.thinking, notes)
+            known_ids = _KnownIds(self, answer, ending, bill, habits, prompt_state.thinking, notes)
             if (rebuilt := known_ids.rebuild(encode)) is not None:
                 return rebuilt
         try:
-            return Recount(self.context, prompt_state, bill, habits, encode, notes).rebuild(answer)
+            rebuilt = Recount(self.context, prompt_state, bill, habits, encode, notes).rebuild(ending.answer)
         except InputError:
             return RebuiltAnswer(None, notes=tuple(notes), reasons=("text_not_utf8",))
+        doubts = (*ending.doubts, *((INCOMPLETE,) if any(note.startswith(INCOMPLETE) for note in notes) else ()))
+        return _doubted(rebuilt, doubts) if doubts else rebuilt
 
 
 @dataclass(slots=True)
@@ -88,6 +107,8 @@ class _KnownIds:
 
     rebuilder: Rebuilder
     answer: Answer
+    """As the server sent it."""
+    ending: Ending
     bill: Bill
     habits: Habits
     thinking: Thinking
@@ -127,8 +148,11 @@ class _KnownIds:
             )
         whole = self._completed(ids)
         segmented = self._agreed(whole)
-        if segmented is None or (self._unclosed(whole) and self._missing(segmented)):
+        if segmented is None:
             self.notes.append(f"ids_disagree_with_text: {source}")
+            return None
+        if self._missing(segmented):
+            self.notes.append(f"{INCOMPLETE}: {source} has {len(ids)} ids, billed {self.bill.tokens}")
             return None
         return self._with_known_ids("ids", segmented, whole, "engine_ids_used", *_added(ids, whole))
 
@@ -177,9 +201,16 @@ class _KnownIds:
     def _agreed(self, ids: list[int]) -> SegmentedIds | None:
         """Return the ids with their spans, or None when they disagree with the answer's text."""
         segmented = spans_of(ids, self.rebuilder.record, self.rebuilder.markers, self.thinking)
-        return (
-            segmented if agrees(self.answer, segmented, ids, self.rebuilder.tokenizer, self.rebuilder.record) else None
-        )
+        tokenizer, record = self.rebuilder.tokenizer, self.rebuilder.record
+        return segmented if any(agrees(answer, segmented, ids, tokenizer, record) for answer in self._shown()) else None
+
+    def _shown(self) -> Iterator[Answer]:
+        """Yield the answer as sent, then with the stop string that the server cut from its text."""
+        yield self.answer
+        by = self.answer.stopped_by
+        if isinstance(by, str):
+            field = "content" if self.answer.content or not self.answer.reasoning else "reasoning"
+            yield self.answer._replace(**{field: getattr(self.answer, field) + by})
 
     def _unclosed(self, ids: list[int]) -> bool:
         """Return whether the answer ended by itself without leaving its reasoning.
@@ -189,26 +220,29 @@ class _KnownIds:
         role = self.rebuilder.record.role_id
         return (
             self.thinking == "open"
-            and self.answer.finish == "stop"
+            and self.ending.answer.finish == "stop"
             and not {role("think_close"), role("tools_open")} & {*ids}
         )
 
     def _missing(self, segmented: SegmentedIds) -> bool:
-        """Return whether the bill has more tokens than the ids.
+        """Return whether the bill has more tokens than the ids, the provider's habit with the end token considered.
 
         Some tokens are missing, even if they were only white space.
         """
-        return self.bill.tokens is not None and self.bill.tokens > len(segmented)
+        return self.bill.tokens is not None and self.bill.tokens > segmented.billed(bills_end=self.habits.bills_end)
 
     def _completed(self, ids: list[int]) -> list[int]:
         """Return the ids, with the end token added when it alone is missing.
 
-        That is so when the answer stopped by itself and the bill has one token more than the ids.
+        That is so when the answer stopped by itself, the bill has as many tokens more than the ids as the end token
+        costs at this provider, and most of its rows have the same difference.
         """
         end = self.rebuilder.record.role_id("end")
-        if end is None or self.answer.finish != "stop" or ids[-1] == end:
+        if end is None or self.ending.answer.finish != "stop" or ids[-1] == end or self.bill.tokens is None:
             return ids
-        return [*ids, end] if self.bill.tokens == len(ids) + self.habits.bills_end else ids
+        gap = self.bill.tokens - len(ids)
+        usual = gap if self.habits.ids_gap is None else self.habits.ids_gap
+        return [*ids, end] if gap == usual == self.habits.bills_end else ids
 
     def _with_known_ids(
         self, evidence: Evidence, segmented: SegmentedIds, ids: list[int], *notes: str
@@ -216,14 +250,25 @@ class _KnownIds:
         """Return the answer with its known ids; a cut answer, or one without an end token, is flagged all the same."""
         kinds = [span.kind for span in segmented.spans]
         reasons: list[str] = []
+        ended = ids[-1] == self.rebuilder.record.role_id("end")
         if self.answer.finish == "length":
             reasons.append(_truncation(kinds))
-        elif ids[-1] != self.rebuilder.record.role_id("end"):
+        elif not ended and self.ending.doubts:
+            reasons += [*(code for code in self.ending.doubts if code != INSIDE_CHARACTER), _truncation(kinds)]
+        elif not ended:
             reasons.append("no_end_token")
         if "reasoning" in kinds and "think_close" not in kinds and "tools_open" in kinds:
             reasons.append("tool_section_inside_reasoning")
         delta = None if self.bill.tokens is None else self.bill.tokens - len(ids)
         return RebuiltAnswer(segmented, evidence, delta, (*self.notes, *notes, *self.bill.notes), tuple(reasons))
+
+
+def _doubted(rebuilt: RebuiltAnswer, doubts: tuple[str, ...]) -> RebuiltAnswer:
+    """Return the answer with doubts that no count can clear."""
+    if rebuilt.segmented is None:
+        return rebuilt
+    reasons = tuple(dict.fromkeys((*rebuilt.reasons, *doubts)))
+    return rebuilt._replace(evidence="text", reasons=reasons, plain_delta=None)
 
 
 def _added(given: list[int], whole: list[int]) -> list[str]:

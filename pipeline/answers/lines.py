@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from pipeline.answers.readings.endings import NO_BOUNDS, STOP_FIELDS, Bounds
 from pipeline.core.describe import describe
 from pipeline.formats.completion.envelope import name_in, open_envelope
 from pipeline.formats.completion.nesting import DEEPEST, nested_too_deeply
+from pipeline.formats.completion.values import count, mapping
 
 
 class Job(NamedTuple):
@@ -25,9 +27,11 @@ class Job(NamedTuple):
     notes: tuple[str, ...] = ()
     output_ids: Any = None
     """Ids that the line itself holds, beside a response or without one."""
+    bounds: Bounds = NO_BOUNDS
+    """The things in the request that end an answer before its end token."""
 
 
-TOO_DEEP: dict[str, tuple[str, ...]] = {
+TOO_DEEP: dict[str, Any] = {
     "rejects": ("nested_too_deeply",),
     "notes": (f"nested_too_deeply: more than {DEEPEST} arrays and objects in one another",),
 }
@@ -70,6 +74,7 @@ def file_job(number: int, line: bytes) -> Job:
         "messages": value.get("messages"),
         "tools": value.get("tools"),
         "output_ids": value.get("output_ids"),
+        "bounds": _bounds(value),
     }
     if "response" in value or "response_base64" in value:
         body, rejects, notes = _received(value)
@@ -83,8 +88,22 @@ def file_job(number: int, line: bytes) -> Job:
     return Job(rejects=("not_a_completion",), notes=(f"not_a_completion: the line is {describe(value)}",), **common)
 
 
-def row_job(row: Any, number: int, prompt: Any) -> Job:
-    """Return the job of a line of responses.jsonl with its line of prompts.jsonl, or None if no prompt has its id."""
+def _bounds(line: dict[str, Any]) -> Bounds:
+    """Return the bounds of the request of a line, the smallest limit where several are named."""
+    request = mapping(line.get("request"))
+    places = (line, request, mapping(request.get("body")))
+    named = [count(fields.get(name)) for fields in places for name in ("max_tokens", "max_completion_tokens")]
+    return Bounds(
+        min((limit for limit in named if limit), default=None),
+        any(fields.get(name) for fields in places for name in STOP_FIELDS),
+    )
+
+
+def row_job(row: Any, number: int, prompt: Any, bounds: Bounds = NO_BOUNDS) -> Job:
+    """Return the job of a line of responses.jsonl with its line of prompts.jsonl, or None if no prompt has its id.
+
+    `bounds` are those of its request.
+    """
     if not isinstance(row, dict) or not isinstance(row.get("id"), str):
         return Job(f"line-{number}", rejects=("row_malformed",))
     asked = prompt if isinstance(prompt, dict) else {}
@@ -101,6 +120,7 @@ def row_job(row: Any, number: int, prompt: Any) -> Job:
         tuple(rejects),
         ("provider_not_allowed",) if row.get("policy") else (),
         tuple(notes),
+        bounds=bounds,
     )
 
 

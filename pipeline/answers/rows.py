@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from pipeline.answers.ladder import Rebuilder
 from pipeline.answers.lines import Job
+from pipeline.answers.providers.engines import seams_trimmed_by_default
 from pipeline.answers.providers.habits import UNKNOWN, HabitCounts, Habits, add_counts
 from pipeline.answers.providers.observation import Observer
 from pipeline.answers.readings.call_names import with_names
@@ -145,7 +146,9 @@ class RowMaker:
     def _counts(self, parsed: _ParsedJob) -> HabitCounts:
         job, reply, _ = parsed
         counts = HabitCounts()
-        observer = Observer(self._rebuilder, self._prompt_state(self._prompt(job)), job.tools)
+        observer = Observer(self._rebuilder, self._prompt_state(self._prompt(job)), job.tools, job.bounds)
+        counts.trimmed.update(seams_trimmed_by_default(job.body))
+        counts.templated.update(self._rebuilder.context.format.seams.items())
         bill = reply.bill if len(reply.answers) == 1 else Bill()
         for answer, encoded in zip(reply.answers, parsed.encoded, strict=True):
             if not answer.rejects:
@@ -167,7 +170,7 @@ class RowMaker:
 
         def rebuilt_with(bills: Iterable[Bill]) -> list[RebuiltAnswer]:
             return [
-                self._rebuilder.rebuild(answer, bill, habits, prompt_state, encoded)
+                self._rebuilder.rebuild(answer, bill, habits, prompt_state, encoded, parsed.job.bounds)
                 for answer, bill, encoded in zip(reply.answers, bills, parsed.encoded, strict=True)
             ]
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pipeline.answers.lines import Job
+from pipeline.answers.providers.habits import HabitCounts, learn
 from pipeline.answers.readings.chat_formats import CallIds
 from pipeline.answers.rows import RowMaker
 from pipeline.answers.segmented_ids import unpack
@@ -203,3 +204,27 @@ def test_what_servers_drop_behind_the_calls_does_not_contradict_the_ids(target: 
     value = body(None, "Say.", [call("f", '{"a": 1}', "functions.f:0")], billed=len(emitted), token_ids=emitted)
     row = target.maker.rows([Job("x", value, messages=ASKED, tools=TOOLS)], {})[0]
     assert (unpack(row.completion), row.evidence) == (emitted, "ids")
+
+
+def test_a_server_that_never_shows_qwens_line_breaks_is_not_believed_where_others_cost_the_same() -> None:
+    """Qwen3's template has line breaks at the seams; a model may write others there, which cost as many tokens."""
+    qwen = Target("qwen3")
+    encode, role = qwen.tokenizer.encode, qwen.record.role_id
+    opened, close, end = (role(name) for name in ("think_open", "think_close", "end"))
+    assert opened is not None
+    assert close is not None
+    assert end is not None
+    rows: list[tuple[list[int], dict[str, Any]]] = []
+    for number in range(40):
+        first, last, between = ("\n", "\n", "\n\n") if number % 6 else (" ", "\n\n", "\n")
+        reasoning, content = f"Count to {number}.", f"It is {number}."
+        ids = [opened, *encode(f"{first}{reasoning}{last}"), close, *encode(f"{between}{content}"), end]
+        rows.append((ids, body(reasoning, content, billed=len(ids))))
+    seen: dict[str | None, HabitCounts] = {}
+    jobs = [Job(str(n), value, ASKED) for n, (_, value) in enumerate(rows)]
+    for job in jobs:
+        qwen.maker.observe(job, seen, 256)
+    made = qwen.maker.rows(jobs, learn(seen))
+    assert all(
+        unpack(row.completion) == ids for row, (ids, _) in zip(made, rows, strict=True) if row.status == "accept"
+    )

@@ -101,7 +101,7 @@ EDITS = [
     # one dataset's own keys
     ("conf/dataset/code.yaml", swap("temperature: 0.", "temperature: 1."), "generate@code"),
     ("conf/dataset/code.yaml", swap("top_p: 1.0", "top_p: 0.9"), "generate@code"),
-    ("conf/dataset/code.yaml", swap("max_tokens: 1", "max_tokens: 2"), "generate@code"),
+    ("conf/dataset/code.yaml", swap("max_tokens: 1", "max_tokens: 2"), "generate@code reconstruct@code"),
     ("conf/dataset/code.yaml", swap("usd: ", "usd: 9"), "generate@code"),
     ("conf/dataset/code.yaml", swap("limit: null", "limit: 7"), "prompts@code"),
     ("conf/dataset/code.yaml", swap("send_tools: false", "send_tools: true"), "generate@code reconstruct@code"),

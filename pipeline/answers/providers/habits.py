@@ -40,6 +40,10 @@ MAX_LOST, LOST_RATE = 4, 1 / 3
 than this share of plain answers. Texts that the model cut in an unusual way look the same: about 7 % of the rows of a
 large model, a quarter of a small one's."""
 
+MIN_ABOVE, ALONE_RATE = 2, 0.02
+"""A provider without others to compare it with counts as stripping what it never shows when this many of its bills, and
+this share of its plain answers, are up to `MAX_LOST` tokens above the text."""
+
 IMPOSSIBLE_RATE = 0.2
 """A provider does not count what the model emitted when it bills at least two tokens less than its text on this share
 of plain answers. It writes arguments anew when, on this share of answers with calls, its bills are as low, or too high
@@ -51,6 +55,15 @@ them, from this many rows and this share on, nothing can be said."""
 
 SORTED_BITS = 7.0
 """A server sorts the keys of arguments when chance would order them alphabetically once in 2**7 times."""
+
+MIN_PILED = 3
+"""Different answers from which a longest bill counts as a limit, when none of them has room for an end token."""
+
+MIN_LIMIT = 16
+"""Shortest bill that counts as a limit: several answers of a few tokens have the same length by chance."""
+
+MIN_GAPS = 4
+"""Rows from which the usual difference between the bill and the returned ids is known."""
 
 MIN_RESPACED = 4
 """Rows from which a provider counts as spacing arguments anew, when they are more than the rows that say otherwise."""
@@ -88,6 +101,12 @@ class Habits:
     """True when it writes tool calls' arguments anew in a way that their spacing does not explain."""
     sorts_keys: bool = False
     """True when it writes the keys of tool calls' arguments in alphabetical order."""
+    limit: int | None = None
+    """The bill at which its answers pile up although it says that they ended by themselves; None when they do not."""
+    splits: bool = False
+    """True when more of its answers show reasoning and content apart than show the reasoning alone."""
+    ids_gap: int | None = None
+    """Billed minus returned tokens on most of its answers whose ids lack the end token; None when too few show it."""
 
 
 UNKNOWN = Habits()
@@ -126,12 +145,26 @@ class HabitCounts:
     """Rows whose ids are known."""
     emitted: Counter[Space] = field(default_factory=Counter)
     """Rows whose known ids have white space at a seam."""
+    templated: Counter[Space] = field(default_factory=Counter)
+    """Rows of a chat format whose template writes this white space at a seam."""
+    trimmed: Counter[str] = field(default_factory=Counter)
+    """Rows of a server of a kind that strips a seam by default."""
     lost: Counter[Space] = field(default_factory=Counter)
     """Rows whose known ids have white space at a seam where the text has none."""
     spaced: int = 0
     """Rows whose ids or bill say that the arguments of their calls are as the model spaced them."""
     respaced: int = 0
     """Rows whose ids or bill say that the model spaced them otherwise."""
+    apart: int = 0
+    """Number of answers without calls that show reasoning and content in fields of their own."""
+    reasoning_alone: int = 0
+    """Number of answers that ended by themselves and show nothing but reasoning."""
+    cut_rows: int = 0
+    """Number of answers that the server itself calls cut."""
+    stop_bills: Counter[tuple[int, int, int]] = field(default_factory=Counter)
+    """(billed tokens, difference as in `stop_deltas`, digest of the text) of the answers in `stop_deltas`."""
+    ids_gaps: Counter[int] = field(default_factory=Counter)
+    """Billed minus returned tokens on answers that ended by themselves and whose returned ids lack the end token."""
 
     def add(self, other: "HabitCounts") -> None:
         """Add the counts of other rows."""
@@ -176,10 +209,32 @@ def _ends(own: HabitCounts) -> tuple[int, int]:
 
     Answers without calls are taken where there are enough of them, since no server writes them anew.
     """
-    short, exact = own.stop_deltas[-1], own.stop_deltas[0]
+    piled = piled_bill(own)
+    cut = {(delta, text) for billed, delta, text in own.stop_bills if billed == piled}
+    short, exact = (own.stop_deltas[delta] - sum(1 for each, _ in cut if each == delta) for delta in (-1, 0))
     if short + exact >= MIN_ROWS:
         return short, exact
     return short + (own.call_deltas[-1] if own.call_deltas[-1] >= MIN_UNEXPLAINED else 0), exact + own.call_deltas[0]
+
+
+def piled_bill(own: HabitCounts) -> int | None:
+    """Return the longest bill when several different answers have it that leave no room for an end token, else None.
+
+    A gateway that always says "stop" shows answers so that were cut at a limit. A provider that says of any answer that
+    it was cut does not hide it of others.
+    """
+    if own.cut_rows:
+        return None
+    longest = max((billed for billed, _, _ in own.stop_bills), default=None)
+    short = sum(1 for billed, delta, _ in own.stop_bills if billed == longest and delta == -1)
+    return longest if short >= MIN_PILED and longest is not None and longest >= MIN_LIMIT else None
+
+
+def usual_gap(own: HabitCounts) -> int | None:
+    """Return billed minus returned tokens on most answers whose ids lack the end token; None when too few show it."""
+    if own.ids_gaps.total() < MIN_GAPS:
+        return None
+    return min(own.ids_gaps, key=lambda gap: (-own.ids_gaps[gap], gap))
 
 
 def bills_end(own: HabitCounts) -> bool:
@@ -231,9 +286,9 @@ def _habits(own: HabitCounts, others: HabitCounts) -> Habits:
         for low, high in ((-math.inf, exact - 2), (exact + MAX_LOST + 1, math.inf))
     ]
     strips = {
-        seam: _at(seam, own.emitted, others.shown, others.emitted) or WHITE_SPACE
+        seam: _at(seam, own.emitted, others.shown, others.emitted, own.templated) or WHITE_SPACE
         for seam in silent
-        if loses or _strips(own, others, seam)
+        if loses or _strips(own, others, seam) or _by_default(own, others, exact, seam)
     }
     return Habits(
         ends_billed,
@@ -251,6 +306,9 @@ def _habits(own: HabitCounts, others: HabitCounts) -> Habits:
         unreliable=_frequent(own.plain_deltas, IMPOSSIBLE_RATE * own.plain_rows, -math.inf, exact - 2),
         rewrites=any(rewrites),
         sorts_keys=sorts_keys(own),
+        limit=piled_bill(own),
+        splits=own.apart > own.reasoning_alone,
+        ids_gap=usual_gap(own),
     )
 
 
@@ -276,6 +334,21 @@ def _strips(own: HabitCounts, others: HabitCounts, seam: str) -> bool:
             _share(_total(seam, others.emitted), others.verified),
         )
     return rate >= MIN_RATE and rows * rate >= MIN_EXPECTED
+
+
+def _by_default(own: HabitCounts, others: HabitCounts, exact: int, seam: str) -> bool:
+    """Return whether a provider is taken for stripping a seam until its rows show otherwise.
+
+    That is so where its kind of server does it by default, where the template writes white space there, and where no
+    other rows tell what the model writes and some bills are above the text.
+    """
+    if own.verified >= MIN_VERIFIED:
+        return False
+    if own.trimmed[seam] or _total(seam, own.templated):
+        return True
+    known = others.texts[seam.partition("_")[0]] >= MIN_ROWS or others.verified >= MIN_VERIFIED
+    above = sum(count for delta, count in own.plain_deltas.items() if exact < delta <= exact + MAX_LOST)
+    return not known and above >= max(MIN_ABOVE, ALONE_RATE * own.plain_rows)
 
 
 def _total(seam: str, counts: Counter[Space]) -> int:

@@ -1,13 +1,16 @@
 """Observation of answers: the counts from which the habits of their provider are learned."""
 
+import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pipeline.answers.ladder import Rebuilder
 from pipeline.answers.providers.habits import UNKNOWN, HabitCounts, Space, spaces
 from pipeline.answers.readings.candidates import PromptState
+from pipeline.answers.readings.endings import Bounds, proven_ending
 from pipeline.answers.readings.tool_calls import in_order, keys_in, respaced
 from pipeline.answers.rebuilt_answer import RebuiltAnswer
+from pipeline.answers.rungs.returned_ids import as_ids
 from pipeline.answers.segmented_ids import EncodedTexts, SegmentedIds
 from pipeline.formats.completion.choices import Answer
 from pipeline.formats.completion.usage import Bill
@@ -16,18 +19,25 @@ from pipeline.formats.completion.usage import Bill
 class Observer:
     """Counts what the answers of one job show; it rebuilds them as if nothing were known of the provider."""
 
-    def __init__(self, rebuilder: Rebuilder, prompt_state: PromptState, tools: Any) -> None:
-        """Take the state that the prompt leaves behind and the request's tools, which are not checked."""
+    def __init__(self, rebuilder: Rebuilder, prompt_state: PromptState, tools: Any, bounds: Bounds) -> None:
+        """Take the state that the prompt leaves behind, the request's tools, which are not checked, and its bounds."""
         self._rebuilder = rebuilder
         self._prompt_state = prompt_state
         self._tools = tools
+        self._bounds = bounds
 
     def count(self, answer: Answer, bill: Bill, encoded: EncodedTexts) -> HabitCounts:
         """Count what one answer shows; `encoded` holds those of its texts that are encoded already."""
-        counts, rebuilt = HabitCounts(rows=1), self._rebuild(answer, bill, encoded)
+        cut = answer.finish == "length"
+        answer = proven_ending(answer, bill, self._bounds, self._rebuilder.markers).answer
+        counts, rebuilt = HabitCounts(rows=1, cut_rows=int(cut)), self._rebuild(answer, bill, encoded)
         reasoning, content = self._apart(answer)
         counts.texts.update(name for name, text in (("reasoning", reasoning), ("content", content)) if text)
         counts.shown.update(set(spaces(reasoning, content)))
+        counts.apart = int(bool(answer.reasoning and answer.content) and not answer.calls)
+        counts.reasoning_alone = int(
+            answer.finish == "stop" and bool(answer.reasoning) and not answer.content and not answer.calls
+        )
         if rebuilt.segmented is not None and rebuilt.evidence in ("ids", "logprobs"):
             emitted, shown = set(self._emitted(rebuilt.segmented)), {seam for seam, _ in counts.shown}
             counts.verified = 1
@@ -36,7 +46,10 @@ class Observer:
         if answer.finish == "length":
             counts.length_deltas.update(_one_at_most(rebuilt))
         elif not answer.calls:
-            counts.stop_deltas.update(_one_at_most(rebuilt))
+            counts.stop_deltas.update(deltas := _one_at_most(rebuilt))
+            digest = zlib.crc32(f"{answer.reasoning}\0{answer.content}".encode())
+            counts.stop_bills.update((bill.tokens, delta, digest) for delta in deltas if bill.tokens is not None)
+            self._count_ids(counts, answer, bill)
         if answer.calls:
             self._count_calls(
                 counts, answer, rebuilt, self._respaced(answer, bill, encoded), billed=bill.tokens is not None
@@ -49,6 +62,13 @@ class Observer:
             counts.plain_rows = 1
             counts.plain_deltas.update([] if rebuilt.plain_delta is None else [rebuilt.plain_delta])
         return counts
+
+    def _count_ids(self, counts: HabitCounts, answer: Answer, bill: Bill) -> None:
+        """Count by how much the bill of an answer that ended by itself exceeds returned ids without an end token."""
+        end = self._rebuilder.record.role_id("end")
+        ids = next((ids for _, value in answer.given if (ids := as_ids(value)) is not None), None)
+        if ids is not None and ids[-1] != end and bill.tokens is not None:
+            counts.ids_gaps[bill.tokens - len(ids)] = 1
 
     def _rebuild(self, answer: Answer, bill: Bill, encoded: EncodedTexts) -> RebuiltAnswer:
         return self._rebuilder.rebuild(answer, bill, UNKNOWN, self._prompt_state, encoded)

@@ -35,6 +35,13 @@ CUT_AT_MARKER = "cut_at_marker"
 causes."""
 
 
+RAN_ON = "ran_on_past_end"
+"""Reject: the model emitted the end token and went on, so that the rest of the answer is not its turn."""
+
+_CALL_WORDS = frozenset({"tool_calls", "function_call", "tool_use"})
+"""Reasons to finish that say that the answer has tool calls. vLLM gives them to answers that were cut inside a call."""
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """A reading of the text fields: which part is reasoning, whether it was closed, and what follows."""
@@ -49,6 +56,8 @@ class View:
     repairs: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     rejects: tuple[str, ...] = ()
+    needs_bill: bool = False
+    """As in `Reading`."""
 
 
 class Reading(NamedTuple):
@@ -61,6 +70,8 @@ class Reading(NamedTuple):
     """Codes of the flags of the row, if the model emitted this."""
     rejects: tuple[str, ...] = ()
     """Codes of why no honest ids exist, if nothing else is known."""
+    needs_bill: bool = False
+    """True when the reading is honest all the same, if the bill is exactly its own."""
 
 
 class PromptState(NamedTuple):
@@ -95,11 +106,17 @@ def readings(
     )
     for view, (call_pieces, repairs, reasons) in itertools.islice(combined, MAX_READINGS):
         for pieces, more in _tails(answer, view, call_pieces, context, prompt_state.thinking):
-            flags = tuple(dict.fromkeys((*view.reasons, *reasons, *more)))
+            own = view.reasons if TRUNCATED["call"] not in more else _not_cut(view.reasons)
+            flags = tuple(dict.fromkeys((*own, *reasons, *more)))
             for whole, seams in ((pieces, ()), (templated(pieces, usual), ("template_seams",))):
                 if whole not in yielded:
                     yielded.add(whole)
-                    yield Reading(whole, (*view.repairs, *repairs, *seams), flags, view.rejects)
+                    yield Reading(whole, (*view.repairs, *repairs, *seams), flags, view.rejects, view.needs_bill)
+
+
+def _not_cut(reasons: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the codes without those that say where the answer was cut."""
+    return tuple(code for code in reasons if code not in TRUNCATED.values())
 
 
 def _plain_reading(answer: Answer, markers: Markers, prompt_state: PromptState, marked: Marked) -> Reading | None:
@@ -144,6 +161,8 @@ def views(answer: Answer, context: FormatContext, thinking: Thinking, marked: Ma
                     else (_literal(reasoning, closed, body),)
                 ):
                     yield _judged(view, answer, thinking, (*notes, *repairs, *ended))
+            if raw and (gone := _ran_on(content, context.markers)) is not None:
+                yield View(_text("reasoning", reasoning), closed, gone, repairs=(*notes, *repairs), rejects=(RAN_ON,))
 
 
 Split = tuple[str, bool, str, tuple[str, ...]]
@@ -208,13 +227,14 @@ def _splits(reasoning: str, answer: Answer, markers: Markers, thinking: Thinking
 
 
 def _parted(text: str, tag: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """Yield the text before and after a tag, for each of its first places.
+    """Yield the text before and after a tag, for each of its first places and the last one.
 
     Any of them may be the real close of the reasoning. The third part holds a repair for all places but the first. It
     makes them a reason to doubt, never to accept: a model hardly ever spells out the tag before it closes its
     reasoning.
     """
-    for number, match in enumerate(itertools.islice(re.finditer(re.escape(tag), text), MAX_TAGS)):
+    places = list(re.finditer(re.escape(tag), text))
+    for number, match in enumerate((*places[: MAX_TAGS - 1], *places[MAX_TAGS - 1 :][-1:])):
         yield text[: match.start()], text[match.end() :], ("literal_close_tag",) if number else ()
 
 
@@ -241,6 +261,24 @@ def _terminators(content: str, markers: Markers) -> Iterator[tuple[str, tuple[st
     for text in reversed(shorter):
         yield text, ("strip_trailing_terminator_text",)
     yield content, ()
+    if end and end in rest:
+        yield content.partition(end)[0], ("strip_text_after_terminator",)
+
+
+def _ran_on(content: str, markers: Markers) -> tuple[Piece, ...] | None:
+    """Return a content that shows more after an end token, with each special token by its id; None for any other."""
+    end = markers.text("end")
+    if not end or not content.partition(end)[2].strip():
+        return None
+    shown = content.rstrip().removesuffix(end)
+    pieces: list[Piece] = []
+    position = 0
+    for match in markers.named.finditer(shown):
+        kind = "end" if match.group() == end else "special"
+        pieces += _text("content", shown[position : match.start()])
+        pieces.append(Piece(kind, markers.special_ids[match.group()], match.group()))
+        position = match.end()
+    return (*pieces, *_text("content", shown[position:]))
 
 
 def _sections(reasoning: str, closed: bool, content: str, answer: Answer, markers: Markers) -> Iterator[View]:
@@ -292,14 +330,19 @@ def _cut(view: View, open_in: str | None, closed: bool, answer: Answer) -> View:
 
 def _judged(view: View, answer: Answer, thinking: Thinking, repairs: tuple[str, ...]) -> View:
     """Add the earlier repairs, and what the reading as a whole says against the row."""
-    reasons, rejects, cut_in = view.reasons, view.rejects, view.cut_in
+    reasons, rejects, cut_in, needs_bill = view.reasons, view.rejects, view.cut_in, False
     if answer.finish == "length":
         cut_in = cut_in or (
-            "call" if answer.calls else "content" if view.closed or (view.body and not view.reasoning) else "reasoning"
+            "call"
+            if _says_calls(answer)
+            else "content"
+            if view.closed or (view.body and not view.reasoning)
+            else "reasoning"
         )
         reasons = (*reasons, TRUNCATED[cut_in])
     elif view.reasoning and not view.body and not answer.calls and not view.raw_calls:
-        rejects = ("no_think_close", "empty_answer")
+        rejects, needs_bill = ("no_think_close", "empty_answer"), view.closed
+        reasons = (*reasons, *(("literal_close_tag",) if "literal_close_tag" in repairs else ()))
     elif "literal_close_tag" in repairs:
         reasons = (*reasons, "literal_close_tag")
     elif thinking == "open" and not view.reasoning and view.body:
@@ -307,8 +350,21 @@ def _judged(view: View, answer: Answer, thinking: Thinking, repairs: tuple[str, 
     elif not repairs:
         return view
     return View(
-        view.reasoning, view.closed, view.body, view.raw_calls, cut_in, (*repairs, *view.repairs), reasons, rejects
+        view.reasoning,
+        view.closed,
+        view.body,
+        view.raw_calls,
+        cut_in,
+        (*repairs, *view.repairs),
+        reasons,
+        rejects,
+        needs_bill,
     )
+
+
+def _says_calls(answer: Answer) -> bool:
+    """Return whether the answer has calls, or was cut inside its first one by the server's word."""
+    return bool(answer.calls) or answer.finish_reason in _CALL_WORDS
 
 
 def _tails(
@@ -332,14 +388,32 @@ def _tails(
         yield whole[: len(whole) - _closers(calls)], (CUT_AT_MARKER,) if unseen else ()
         for keep in range(_closers(calls), 0, -1):
             yield whole[: len(whole) - keep + 1], (CUT_AT_MARKER,)
+        shown = (view.body and answer.finish_reason not in _CALL_WORDS) or calls or view.raw_calls
+        if not shown and answer.stopped_by is None and (view.closed or thinking != "open"):
+            for opening in _openings(markers):
+                yield (*whole, *opening), (CUT_AT_MARKER, TRUNCATED["call"])
         return
     yield (*whole, markers.piece("end")), ()
+    if RAN_ON in view.rejects:
+        yield whole, ()
+    if answer.calls and not answer.calls[-1].arguments.rstrip().endswith("}") and (last := _closers(calls)):
+        yield whole[: len(whole) - last], (TRUNCATED["call"], "end_token_unclear")
     following = (*body, *calls)
     calls_follow = bool(following) and following[0].kind in ("tools_open", "call_open")
     if close and view.reasoning and calls_follow and INSERTED not in view.repairs:
         yield (*start, *following, markers.piece("end")), ("tool_section_inside_reasoning",)
     if answer.finish == "unknown":
         yield whole, ("finish_unknown",)
+
+
+def _openings(markers: Markers) -> Iterator[tuple[Piece, ...]]:
+    """Yield the markers at the beginning of a tool section, which a server drops where the answer was cut after them.
+
+    The longer one comes last.
+    """
+    opening = tuple(markers.piece(role) for role in ("tools_open", "call_open") if role in markers.roles)
+    for length in range(1, len(opening) + 1):
+        yield opening[:length]
 
 
 def _with_lead(body: tuple[Piece, ...], lead: str) -> tuple[Piece, ...]:

@@ -65,6 +65,7 @@ class Markers:
 
     def __init__(self, record: TargetRecord) -> None:
         self.roles = {role: (text, record.special_tokens[text]) for role, text in record.roles if text is not None}
+        self.special_ids = dict(record.special_tokens)
         self._role_of = {text: role for role, (text, _) in self.roles.items()}
         self.named = _alternation(list(record.special_tokens))
         self._stems = [(stem[-1], stem) for stem in sorted({*map(_stem, record.special_tokens), *_OPENINGS} - {""})]

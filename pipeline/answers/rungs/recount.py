@@ -6,16 +6,18 @@ from dataclasses import dataclass
 
 from pipeline.answers.providers.habits import SEAMS, WHITE_SPACE, Habits, Spaces
 from pipeline.answers.readings.candidates import CUT_AT_MARKER, TRUNCATED, PromptState, Reading, readings
+from pipeline.answers.readings.endings import REPLACEMENT
 from pipeline.answers.readings.seams import MAX_EXTRA, Change, describe, variants
 from pipeline.answers.readings.tool_calls import FormatContext, keys_in, respaced
 from pipeline.answers.rebuilt_answer import RebuiltAnswer
-from pipeline.answers.segmented_ids import Encoder, SegmentedIds, assemble
+from pipeline.answers.segmented_ids import Encoder, SegmentedIds, assemble, unpack
 from pipeline.formats.completion.choices import Answer
 from pipeline.formats.completion.usage import Bill
 from pipeline.formats.schema.tokens import Evidence
 
-REPLACEMENT = "\ufffd"
-"""Shown by servers for bytes that are not text: the ids behind it are lost."""
+FOLLOWING = ("é", "ж", "中", "語", "م", "한", "ไ", "€", "😀", "🇳", "\u0301", "𝒙")
+"""Characters of several bytes and of many kinds. A token of the text before them is certain when it is the same
+whichever follows."""
 
 _ANYWHERE: Spaces = dict.fromkeys(SEAMS, WHITE_SPACE)
 
@@ -57,13 +59,46 @@ class Recount:
 
         """
         options = list(self._readings(answer))
-        honest = [reading for reading in options if not reading.rejects]
         if answer.empty:
             return self._rejected(("empty_zero_tokens" if self.bill.tokens == 0 else "empty_answer",))
+        if answer.finish == "length":
+            self._keep_certain(options)
+        honest = [reading for reading in options if not reading.rejects or self._saved(reading)]
         if answer.rejects or not honest:
             return self._rejected((*answer.rejects, *options[0].rejects, *self._mismatch(answer, options[0])))
         all_segmented = [assemble(reading.pieces, self.encode) for reading in honest]
+        gone = [reading for reading in options if reading.rejects and not reading.needs_bill]
+        if gone and (rejected := self._ran_on(gone, all_segmented)) is not None:
+            return rejected
         return self._chosen(answer, honest, all_segmented, self._plain_delta(answer, honest[0], all_segmented))
+
+    def _saved(self, reading: Reading) -> bool:
+        """Return whether a reading that is only honest with the right bill has it.
+
+        The reasoning of a server that never splits it off may hold the content too, unless the text shows the close.
+        """
+        return (
+            reading.needs_bill
+            and (self.habits.splits or any("_close_tag_in_" in repair for repair in reading.repairs))
+            and self._billed(assemble(reading.pieces, self.encode)) == self.bill.tokens
+        )
+
+    def _ran_on(self, gone: list[Reading], all_segmented: list[SegmentedIds]) -> RebuiltAnswer | None:
+        """Return the rejected answer when only a reading without honest ids meets the bill; else None."""
+        if any(self._billed(segmented) == self.bill.tokens for segmented in all_segmented):
+            return None
+        met = (reading for reading in gone if len(assemble(reading.pieces, self.encode)) == self.bill.tokens)
+        return next((self._rejected(reading.rejects) for reading in met), None)
+
+    def _keep_certain(self, options: list[Reading]) -> None:
+        """Give a text that breaks off inside a character the ids of the tokens that are certain, and no more."""
+        for text in {reading.pieces[-1].text for reading in options if reading.pieces and reading.pieces[-1].text}:
+            if text.endswith(REPLACEMENT):
+                start = text.rstrip(REPLACEMENT)
+                whole = [unpack(self.encode(start + following)) for following in ("", *FOLLOWING)]
+                same = [ids[0] for ids in zip(*whole, strict=False) if len(set(ids)) == 1]
+                count = next((n for n, ids in enumerate(zip(*whole, strict=False)) if len(set(ids)) > 1), len(same))
+                self.encode.set_ids(text, same[:count])
 
     def _readings(self, answer: Answer) -> Iterator[Reading]:
         """Yield all readings; for a provider that spaces arguments anew, those with the other spacing too."""
@@ -81,6 +116,7 @@ class Recount:
         if (
             self.bill.tokens is None
             or first.repairs
+            or first.needs_bill
             or not _TRUNCATIONS.issuperset(first.reasons)
             or answer.finish == "unknown"
         ):

@@ -47,6 +47,8 @@ class Answer(NamedTuple):
     """The upstream provider's word."""
     stopped_by: int | str | None = None
     """The stop string, or the id of the stop token, that ended the answer; None for the usual end token of vLLM."""
+    names_stop: bool = False
+    """True when the choice has a field for `stopped_by`, null or not."""
 
     @property
     def empty(self) -> bool:
@@ -109,6 +111,7 @@ def read_choice(choice: Any, position: int, body: dict[str, Any]) -> Answer:
         True,
         native,
         stopped_by,
+        "stop_reason" in choice or "matched_stop" in choice,
     )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.answers.lines import TOO_DEEP, Job, file_job, load, row_job
+from pipeline.answers.readings.endings import NO_BOUNDS, Bounds
 from pipeline.core.files.compression import opener_of
 from pipeline.core.files.jsonl import read_lines
 from pipeline.formats.completion.nesting import nested_too_deeply
@@ -43,8 +44,8 @@ class BuildLines:
         self._matched = yield from pair_by_id(self._prompts, self._responses, _line_id, matched=self._matched)
 
 
-def build_to_job(line: PromptResponse) -> Job:
-    """Return the job of a prompt and its response."""
+def build_to_job(line: PromptResponse, bounds: Bounds = NO_BOUNDS) -> Job:
+    """Return the job of a prompt and its response; `bounds` are those of every request."""
     prompt = _parsed(line.prompt)
     if line.response is None:
         prompt_id = prompt.get("id") if isinstance(prompt, dict) else None
@@ -53,7 +54,7 @@ def build_to_job(line: PromptResponse) -> Job:
         response = _parsed(line.response)
         if response is None:
             return Job(f"line-{line.number}", rejects=("not_json",))
-    job = row_job(response, line.number, prompt)
+    job = row_job(response, line.number, prompt, bounds)
     too_deep = any(
         text is not None and nested_too_deeply(text, value)
         for text, value in ((line.response, response), (line.prompt, prompt))

@@ -1,10 +1,12 @@
 """`reconstruct`: turn responses into exact token ids, with the evidence for each row."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pipeline.answers.providers.habits import learn
+from pipeline.answers.readings.endings import STOP_FIELDS, Bounds
 from pipeline.answers.rows import RowMaker
 from pipeline.core.files.json_file import read_model, write_json
 from pipeline.core.files.tables import write_batches
@@ -23,6 +25,15 @@ class Config(Section):
 
     send_tools: bool
     """True when the prompt held the tools."""
+    max_tokens: int
+    """Most completion tokens that each request allowed."""
+    extra: dict[str, Any]
+    """Further fields of each request; stop strings among them may end an answer."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """Return the things in each request that end an answer before its end token."""
+        return Bounds(self.max_tokens, any(self.extra.get(name) for name in STOP_FIELDS))
 
 
 def run(config: Config, *, prompts: Path, responses: Path, record: Path, tokens: Path, summary: Path) -> None:
@@ -36,7 +47,7 @@ def run(config: Config, *, prompts: Path, responses: Path, record: Path, tokens:
     maker = RowMaker(target, open_tokenizer(target), send_tools=config.send_tools)
     lines = BuildLines(prompts, responses)
     workers = workers_for(responses.stat().st_size if responses.is_file() else 0, None)
-    write_json(summary, rebuild_file(lines, build_to_job, maker, tokens, workers))
+    write_json(summary, rebuild_file(lines, partial(build_to_job, bounds=config.bounds), maker, tokens, workers))
 
 
 def rebuild_file(

@@ -34,7 +34,7 @@ class Build:
 
     def reconstruct(self) -> list[dict[str, Any]]:
         at = self.folder
-        config = Config(send_tools=True)
+        config = Config(send_tools=True, max_tokens=1000, extra={})
         run(
             config,
             prompts=at / "prompts.jsonl",
@@ -164,7 +164,7 @@ def test_tools_are_in_the_prompt_only_when_they_were_sent(build: Build) -> None:
     at = build.folder
     files = {name: at / f"{name}.jsonl" for name in ("prompts", "responses")}
     run(
-        Config(send_tools=False),
+        Config(send_tools=False, max_tokens=1000, extra={}),
         **files,
         record=at / "fingerprint.json",
         tokens=at / "t.parquet",
