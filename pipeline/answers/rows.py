@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from pipeline.answers.ladder import Rebuilder
 from pipeline.answers.lines import Job
+from pipeline.answers.prompts import NO_HABITS, PromptHabits, PromptReading, read_prompt
 from pipeline.answers.providers.engines import seams_trimmed_by_default
 from pipeline.answers.providers.habits import UNKNOWN, HabitCounts, Habits, add_counts
 from pipeline.answers.providers.observation import Observer
@@ -21,7 +22,7 @@ from pipeline.formats.completion.choices import Answer, Finish
 from pipeline.formats.completion.sampled_ids import prompt_ids
 from pipeline.formats.completion.usage import Bill
 from pipeline.formats.schema.target import TargetRecord
-from pipeline.formats.schema.tokens import Evidence, Status
+from pipeline.formats.schema.tokens import Evidence, PromptEvidence, Status
 from pipeline.model.rendering import PromptRenderer
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 
@@ -41,6 +42,8 @@ class PackedRow(NamedTuple):
     notes: tuple[str, ...]
     status: Status
     reason: str | None
+    prompt_evidence: PromptEvidence | None
+    prompt_delta: int | None
 
 
 class JobPrompt(NamedTuple):
@@ -55,6 +58,12 @@ class JobPrompt(NamedTuple):
     rejects: tuple[str, ...] = ()
     """Codes of why the row is rejected."""
     notes: tuple[str, ...] = ()
+    evidence: PromptEvidence | None = None
+    """Evidence for the ids; None when they are not known."""
+    delta: int | None = None
+    """Billed minus rendered tokens, after the reading that the bill supports; None without a bill."""
+    flags: tuple[str, ...] = ()
+    """Codes of doubts about the ids."""
 
 
 class _ParsedJob(NamedTuple):
@@ -84,7 +93,7 @@ class RowMaker:
 
     def thinking(self, job: Job) -> Thinking | None:
         """Return the state in which the job's prompt leaves the model; None when the prompt is not known."""
-        return self._prompt(job).thinking
+        return self._prompt(job, self._reply(job)).thinking
 
     def habit_counts(
         self, jobs: Iterable[Job], enough: Container[str | None] = ()
@@ -122,7 +131,8 @@ class RowMaker:
     def _rows(self, parsed: _ParsedJob, habits: Mapping[str | None, Habits]) -> Iterator[PackedRow]:
         """Yield the rows of one job, in the order of its choices; the first has the job's id, the others `<id>#<n>`."""
         job, reply, _ = parsed
-        prompt = self._prompt(job)
+        own_habits = habits.get(reply.provider, UNKNOWN)
+        prompt = self._prompt(job, reply, own_habits.prompts)
         rejects = (*job.rejects, *reply.rejects, *prompt.rejects)
         if rejects or not reply.answers:
             rejected = RebuiltAnswer(
@@ -130,7 +140,6 @@ class RowMaker:
             )
             yield _row(_RowSource(job, prompt, reply.provider), rejected, reply.bill.tokens)
             return
-        own_habits = habits.get(reply.provider, UNKNOWN)
         for number, (rebuilt, billed) in enumerate(self._rebuilt_answers(parsed, own_habits, prompt)):
             finish_reason = reply.answers[number].finish_reason
             source = _RowSource(job, prompt, reply.provider, number, finish_reason)
@@ -146,7 +155,16 @@ class RowMaker:
     def _counts(self, parsed: _ParsedJob) -> HabitCounts:
         job, reply, _ = parsed
         counts = HabitCounts()
-        observer = Observer(self._rebuilder, self._prompt_state(self._prompt(job)), job.tools, job.bounds)
+        prompt = self._prompt(job, reply)
+        observer = Observer(self._rebuilder, self._prompt_state(prompt), job.tools, job.bounds)
+        if prompt.delta is not None:
+            reading = next(
+                (note.partition(": ")[2] for note in prompt.notes if note.startswith("prompt_reading:")), None
+            )
+            if reading is None:
+                counts.prompt_deltas[prompt.delta] = 1
+            else:
+                counts.prompt_readings[reading] = 1
         counts.trimmed.update(seams_trimmed_by_default(job.body))
         counts.templated.update(self._rebuilder.context.format.seams.items())
         bill = reply.bill if len(reply.answers) == 1 else Bill()
@@ -189,8 +207,11 @@ class RowMaker:
         answers = rebuilt_with([Bill(share, reply.bill.notes) for share in shares])
         return [(_with_met_bill(answer, note), share) for answer, share in zip(answers, shares, strict=True)]
 
-    def _prompt(self, job: Job) -> JobPrompt:
-        """Return the job's prompt: its ids as the engine reports them, else the conversation rendered."""
+    def _prompt(self, job: Job, reply: Reply, habits: PromptHabits = NO_HABITS) -> JobPrompt:
+        """Return the job's prompt.
+
+        Its ids are those that the engine reports, else the reading of the conversation that the bill supports.
+        """
         engine_ids = _engine_prompt_ids(job.body)
         notes: tuple[str, ...] = ()
         if engine_ids is not None and impossible(engine_ids, self._record, self._tokenizer):
@@ -199,19 +220,43 @@ class RowMaker:
             if engine_ids is None:
                 return JobPrompt(notes=(*notes, "prompt_unknown"))
             thinking = thinking_after(engine_ids, self._record)
-            return JobPrompt(pack(engine_ids), thinking, None, notes=("prompt_ids_from_engine",))
+            return JobPrompt(pack(engine_ids), thinking, None, notes=("prompt_ids_from_engine",), evidence="ids")
         try:
             ids = self._render(job.messages, job.tools if self._send_tools else None)
         except InputError as error:
             return JobPrompt(rejects=("prompt_not_rendered",), notes=(*notes, f"prompt_not_rendered: {error}"))
-        if engine_ids is not None and engine_ids != ids:
-            ids, notes = engine_ids, ("prompt_ids_differ_from_engine",)
-        return JobPrompt(pack(ids), thinking_after(ids, self._record), _count_calls(job.messages), notes=notes)
+        if engine_ids is not None:
+            notes = ("prompt_ids_differ_from_engine",) if engine_ids != ids else ()
+            reading = PromptReading(engine_ids, "ids", None, notes=notes)
+        else:
+            reading = self._read_prompt(job, ids, reply, habits)
+            reading = reading._replace(notes=(*notes, *reading.notes))
+        return JobPrompt(
+            pack(reading.ids),
+            thinking_after(reading.ids, self._record),
+            _count_calls(job.messages),
+            notes=reading.notes,
+            evidence=reading.evidence,
+            delta=reading.delta,
+            flags=reading.reasons,
+        )
 
-    def _render(self, messages: Any, tools: Any) -> list[int]:
+    def _read_prompt(self, job: Job, plain: list[int], reply: Reply, habits: PromptHabits) -> PromptReading:
+        """Read the conversation as the bill supports it; an answer that shows reasoning had a prompt that asked for it."""
+        may_be_instant = not any(answer.reasoning for answer in reply.answers)
+
+        def render(messages: Any, tools: Any, thinking: bool | None) -> list[int]:
+            if thinking is False and not may_be_instant:
+                raise InputError("the answer shows reasoning")
+            return self._render(messages, tools, thinking)
+
+        tools = job.tools if self._send_tools else None
+        return read_prompt(plain, reply.usage.prompt, habits, render, (job.messages, tools, None))
+
+    def _render(self, messages: Any, tools: Any, thinking: bool | None = None) -> list[int]:
         if self._renderer is None:
             self._renderer = PromptRenderer(self._record, self._tokenizer)
-        return self._renderer.render(messages, tools)
+        return self._renderer.render(messages, tools, thinking=thinking)
 
 
 def _with_met_bill(answer: RebuiltAnswer, note: str) -> RebuiltAnswer:
@@ -245,7 +290,8 @@ class _RowSource(NamedTuple):
 def _row(source: _RowSource, rebuilt: RebuiltAnswer, billed: int | None) -> PackedRow:
     job, prompt, provider, number, finish_reason = source
     segmented = rebuilt.segmented
-    reasons = tuple(dict.fromkeys((*rebuilt.reasons, *(job.flags if segmented is not None else ()))))
+    doubts = (*prompt.flags, *job.flags) if segmented is not None else ()
+    reasons = tuple(dict.fromkeys((*rebuilt.reasons, *doubts)))
     status: Status = "reject" if segmented is None else "flag" if reasons else "accept"
     return PackedRow(
         _clean(f"{job.id}#{number}" if number else job.id),
@@ -260,6 +306,8 @@ def _row(source: _RowSource, rebuilt: RebuiltAnswer, billed: int | None) -> Pack
         tuple(map(_clean, (*job.notes, *prompt.notes, *rebuilt.notes))),
         status,
         ", ".join(map(_clean, reasons)) or None,
+        prompt.evidence,
+        prompt.delta,
     )
 
 

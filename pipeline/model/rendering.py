@@ -5,10 +5,12 @@ import sys
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+from unicodedata import normalize
 
 from pipeline.core.errors import InputError
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.conversation_checks import check_messages, check_tools
+from pipeline.model.template_rules import RULES, as_rendered, check_template
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 
@@ -20,6 +22,7 @@ class _PromptTokenizer:
         self.unk_token_id = None
         self.eos_token_id = record.role_id("end")
         self._tokenizer = tokenizer
+        self._normalizer = RULES[record.chat].normalizer
         self._special = tokenizer.special_ids
         self._marker = re.compile("(" + "|".join(sorted(map(re.escape, self._special), key=len, reverse=True)) + ")")
 
@@ -29,7 +32,7 @@ class _PromptTokenizer:
             if piece in self._special:
                 ids.append(self._special[piece])
             elif piece:
-                ids += self._tokenizer.encode(piece)
+                ids += self._tokenizer.encode(piece if self._normalizer is None else normalize(self._normalizer, piece))
         return ids
 
     def decode(self, token_ids: Any, *_args: Any, **_kwargs: Any) -> str:
@@ -70,18 +73,50 @@ class PromptRenderer:
     """Renders messages and tools to the ids that the model reads, generation prompt included."""
 
     def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
-        self._renderer = _renderers()[record.chat](_PromptTokenizer(record, tokenizer))
+        self._chat = record.chat
+        self._tokenizer = _PromptTokenizer(record, tokenizer)
+        self._by_mode: dict[bool | None, Any] = {}
 
-    def render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        *,
+        thinking: bool | None = None,
+    ) -> list[int]:
         """Return the ids of a conversation up to the point where the model starts to write.
 
+        ``thinking``: the mode of a template that knows two; None for its default.
+
         Raises:
-            InputError: the messages or tools cannot be rendered in this chat format.
+            InputError: the messages or tools cannot be rendered in this chat format, or its template would drop or
+                change some of them.
 
         """
         check_messages(messages)
         check_tools(tools)
+        check_template(self._chat, messages, tools)
+        renderer = self._renderer(thinking)
         try:
-            return list(self._renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
+            read = as_rendered(self._chat, messages)
+            return list(renderer.render_ids(read, tools=tools or None, add_generation_prompt=True))
         except (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, RuntimeError) as error:
             raise InputError(f"the prompt cannot be rendered: {type(error).__name__}: {error}") from error
+
+    def _renderer(self, thinking: bool | None) -> Any:
+        """Return the renderer of a mode; the renderers are made once.
+
+        Raises:
+            InputError: the template has no such mode.
+
+        """
+        if thinking not in self._by_mode:
+            renderer_class = _renderers()[self._chat]
+            if thinking is None:
+                self._by_mode[thinking] = renderer_class(self._tokenizer)
+            elif (switch := RULES[self._chat].thinking) is None:
+                raise InputError(f"the template of the chat format {self._chat} has no switch for thinking")
+            else:
+                config = renderer_class(self._tokenizer).config.model_copy(update={switch: thinking})
+                self._by_mode[thinking] = renderer_class(self._tokenizer, config)
+        return self._by_mode[thinking]

@@ -26,7 +26,7 @@ def body(
         "choices": [{"index": 0, "message": message, "finish_reason": finish, **choice}],
     }
     if billed is not None:
-        result["usage"] = {"prompt_tokens": 10, "completion_tokens": billed, "total_tokens": 10 + billed}
+        result["usage"] = {"prompt_tokens": 0, "completion_tokens": billed, "total_tokens": billed}
     return result
 
 

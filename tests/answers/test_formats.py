@@ -11,6 +11,7 @@ from pipeline.answers.rows import RowMaker
 from pipeline.answers.segmented_ids import unpack
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.rendering import PromptRenderer
+from pipeline.model.template_rules import RULES
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.targets import open_target
 from tests.answers.build import body, call, codes
@@ -37,7 +38,8 @@ class Target:
         self.record: TargetRecord = record
         self.tokenizer: Tokenizer = tokenizer
         self.renderer = PromptRenderer(record, tokenizer)
-        self.maker = RowMaker(record, tokenizer, send_tools=True)
+        self.tools = TOOLS if RULES[record.chat].tools else None
+        self.maker = RowMaker(record, tokenizer, send_tools=self.tools is not None)
 
     def emitted(self, reasoning: str | None, content: str, calls: list[dict[str, Any]]) -> list[int]:
         """Return the model's turn as the template writes it, up to its end token."""
@@ -46,8 +48,10 @@ class Target:
             turn["reasoning_content"] = reasoning
         if calls:
             turn["tool_calls"] = calls
-        prompt = self.renderer.render(ASKED, TOOLS)
-        whole = list(self.renderer._renderer.render_ids([*ASKED, turn], tools=TOOLS, add_generation_prompt=False))
+        prompt = self.renderer.render(ASKED, self.tools)
+        whole = list(
+            self.renderer._renderer(None).render_ids([*ASKED, turn], tools=self.tools, add_generation_prompt=False)
+        )
         assert whole[: len(prompt)] == prompt
         return whole[len(prompt) : len(prompt) + whole[len(prompt) :].index(self.record.role_id("end")) + 1]
 

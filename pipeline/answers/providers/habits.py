@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
+from pipeline.answers.prompts import NO_HABITS, PromptHabits, learn_prompts
+
 SAMPLE_ROWS = 256
 """Rows of each provider from which its habits are learned."""
 
@@ -105,6 +107,8 @@ class Habits:
     """The bill at which its answers pile up although it says that they ended by themselves; None when they do not."""
     splits: bool = False
     """True when more of its answers show reasoning and content apart than show the reasoning alone."""
+    prompts: PromptHabits = NO_HABITS
+    """What it does to every prompt."""
     ids_gap: int | None = None
     """Billed minus returned tokens on most of its answers whose ids lack the end token; None when too few show it."""
 
@@ -165,6 +169,10 @@ class HabitCounts:
     """(billed tokens, difference as in `stop_deltas`, digest of the text) of the answers in `stop_deltas`."""
     ids_gaps: Counter[int] = field(default_factory=Counter)
     """Billed minus returned tokens on answers that ended by themselves and whose returned ids lack the end token."""
+    prompt_deltas: Counter[int] = field(default_factory=Counter)
+    """Billed minus rendered tokens of the prompt, unless another reading of it explains the bill."""
+    prompt_readings: Counter[str] = field(default_factory=Counter)
+    """Readings of the prompt that alone explain its bill."""
 
     def add(self, other: "HabitCounts") -> None:
         """Add the counts of other rows."""
@@ -309,6 +317,7 @@ def _habits(own: HabitCounts, others: HabitCounts) -> Habits:
         limit=piled_bill(own),
         splits=own.apart > own.reasoning_alone,
         ids_gap=usual_gap(own),
+        prompts=learn_prompts(own.prompt_deltas, own.prompt_readings),
     )
 
 

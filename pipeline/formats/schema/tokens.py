@@ -8,6 +8,7 @@ import pyarrow as pa
 from pipeline.core.files.tables import versioned
 
 Evidence = Literal["ids", "logprobs", "count", "text"]
+PromptEvidence = Literal["ids", "count", "text"]
 Status = Literal["accept", "flag", "reject"]
 
 SCHEMA = versioned(
@@ -28,9 +29,11 @@ SCHEMA = versioned(
         pa.field("notes", pa.list_(pa.string()), nullable=False),
         pa.field("status", pa.string(), nullable=False),
         pa.field("reason", pa.string()),
+        pa.field("prompt_evidence", pa.string()),
+        pa.field("prompt_delta", pa.int32()),
     ],
     name="tokens",
-    version=1,
+    version=2,
 )
 
 
@@ -76,6 +79,12 @@ class TokenRow:
     the ids are unknown."""
     reason: str | None = None
     """Codes for a flag or a reject, joined by a comma and a space; None for accept."""
+    prompt_evidence: PromptEvidence | None = None
+    """Evidence for `prompt_ids`: `ids` if the engine returned them, `count` if the bill supports them, else `text`;
+    None if they are not known."""
+    prompt_delta: int | None = None
+    """Billed prompt tokens minus the length of `prompt_ids`; None without a bill. Other than 0 with evidence `count` if
+    the provider counts every prompt so."""
 
     def to_row(self) -> dict[str, Any]:
         """Return the row in the columns of SCHEMA."""
