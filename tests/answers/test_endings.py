@@ -160,3 +160,19 @@ def test_a_request_with_stop_strings_makes_each_stop_doubtful_unless_the_server_
         (row,) = maker.rows([job], {})
         assert row.status == status, choice
         assert ("stop_string_possible" in codes(row)) == (status == "flag")
+
+
+@pytest.mark.parametrize("content", [None, "Let me look it up"])
+def test_calls_that_the_server_names_and_does_not_show_were_cut(
+    maker: RowMaker, tokenizer: Tokenizer, content: str | None
+) -> None:
+    """The opening marker costs as much as the end token would."""
+    others = []
+    for word in WORDS:
+        whole = [*ids_of(tokenizer, f"Count {word}.", f"It is {word}."), END]
+        others.append(body(f"Count {word}.", f"It is {word}.", billed=len(whole)))
+    cut = [*ids_of(tokenizer, "I need the weather.", content or ""), TOOLS]
+    row = rows_of(maker, *others, body("I need the weather.", content, finish="tool_calls", billed=len(cut)))[-1]
+    assert (row.status, row.evidence) == ("flag", "text")
+    assert codes(row) >= {"tool_calls_not_shown", "truncated_in_tool_call"}
+    assert unpack(row.completion) == cut

@@ -220,7 +220,7 @@ def test_a_server_that_never_shows_qwens_line_breaks_is_not_believed_where_other
     assert end is not None
     rows: list[tuple[list[int], dict[str, Any]]] = []
     for number in range(40):
-        first, last, between = ("\n", "\n", "\n\n") if number % 6 else (" ", "\n\n", "\n")
+        first, last, between = ("\n", "\n", "\n\n") if number % 6 else ("\n\n", "\n\n", "\n")
         reasoning, content = f"Count to {number}.", f"It is {number}."
         ids = [opened, *encode(f"{first}{reasoning}{last}"), close, *encode(f"{between}{content}"), end]
         rows.append((ids, body(reasoning, content, billed=len(ids))))

@@ -145,3 +145,11 @@ def test_a_stripping_server_alone_in_its_file_is_known_by_bills_above_its_text(
         emitted = ids_of(tokenizer, f"Count {word}.", ("\n\n" if number < 2 else "") + f"It is {word}.\n")
         rows.append(body(f"Count {word}.", f"It is {word}.", billed=len(emitted)))
     assert not {row.status for row in rows_of(maker, *rows)} & {"accept"}
+
+
+def test_the_first_of_two_close_tags_is_not_believed_on_a_count_alone(maker: RowMaker, tokenizer: Tokenizer) -> None:
+    """A reasoning that spells the tag out, in another cut than the tokenizer's, costs as much as the wrong split."""
+    first = ids_of(tokenizer, "Is ", " a tag? Yes</think>So it is")
+    (row,) = rows_of(maker, body(None, "Is </think> a tag? Yes</think>So it is", billed=len(first)))
+    assert row.status == "flag"
+    assert "literal_close_tag" in codes(row)

@@ -58,7 +58,7 @@ them, from this many rows and this share on, nothing can be said."""
 SORTED_BITS = 7.0
 """A server sorts the keys of arguments when chance would order them alphabetically once in 2**7 times."""
 
-MIN_PILED = 3
+MIN_PILED = 2
 """Different answers from which a longest bill counts as a limit, when none of them has room for an end token."""
 
 MIN_LIMIT = 16

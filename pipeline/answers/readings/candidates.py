@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from pipeline.answers.readings.chat_formats import Thinking
+from pipeline.answers.readings.endings import CALL_WORDS
 from pipeline.answers.readings.markers import Markers, Piece
 from pipeline.answers.readings.seams import templated
 from pipeline.answers.readings.tool_calls import FormatContext, call_options
@@ -37,9 +38,6 @@ causes."""
 
 RAN_ON = "ran_on_past_end"
 """Reject: the model emitted the end token and went on, so that the rest of the answer is not its turn."""
-
-_CALL_WORDS = frozenset({"tool_calls", "function_call", "tool_use"})
-"""Reasons to finish that say that the answer has tool calls. vLLM gives them to answers that were cut inside a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +362,7 @@ def _judged(view: View, answer: Answer, thinking: Thinking, repairs: tuple[str, 
 
 def _says_calls(answer: Answer) -> bool:
     """Return whether the answer has calls, or was cut inside its first one by the server's word."""
-    return bool(answer.calls) or answer.finish_reason in _CALL_WORDS
+    return bool(answer.calls) or answer.finish_reason in CALL_WORDS
 
 
 def _tails(
@@ -388,7 +386,7 @@ def _tails(
         yield whole[: len(whole) - _closers(calls)], (CUT_AT_MARKER,) if unseen else ()
         for keep in range(_closers(calls), 0, -1):
             yield whole[: len(whole) - keep + 1], (CUT_AT_MARKER,)
-        shown = (view.body and answer.finish_reason not in _CALL_WORDS) or calls or view.raw_calls
+        shown = (view.body and answer.finish_reason not in CALL_WORDS) or calls or view.raw_calls
         if not shown and answer.stopped_by is None and (view.closed or thinking != "open"):
             for opening in _openings(markers):
                 yield (*whole, *opening), (CUT_AT_MARKER, TRUNCATED["call"])

@@ -29,6 +29,13 @@ INSIDE_CHARACTER = "cut_inside_character"
 """Flag: the answer breaks off inside a character, whose tokens no text shows."""
 
 
+CALLS_NOT_SHOWN = "tool_calls_not_shown"
+"""Flag: the server says that the answer has tool calls and shows none, as vLLM does where a call was cut."""
+
+CALL_WORDS = frozenset({"tool_calls", "function_call", "tool_use"})
+"""Reasons to finish that say that the answer has tool calls."""
+
+
 class Bounds(NamedTuple):
     """The things in a request that end an answer before its end token."""
 
@@ -73,6 +80,12 @@ def _doubts(answer: Answer, bill: Bill, bounds: Bounds, markers: Markers) -> lis
         codes.append(MAYBE_STRING)
     if bounds.max_tokens is not None and bill.tokens is not None and bill.tokens >= bounds.max_tokens:
         codes.append(AT_LIMIT)
+    if (
+        answer.finish_reason in CALL_WORDS
+        and not answer.calls
+        and not markers.tools_in(answer.content, answer.reasoning)
+    ):
+        codes.append(CALLS_NOT_SHOWN)
     if _inside_character(answer):
         codes.append(INSIDE_CHARACTER)
     return codes

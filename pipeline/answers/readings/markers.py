@@ -101,6 +101,10 @@ class Markers:
         """Return whether the text holds something that resembles a special token but is not one of this target."""
         return any(not self.named.fullmatch(match.group()) for match in LOOK_ALIKE.finditer(text))
 
+    def tools_in(self, *texts: str) -> bool:
+        """Return whether a marker of a tool section is spelled out in any of the texts."""
+        return any(self._tools.search(text) for text in texts)
+
     def section(self, text: str) -> Section | None:
         """Read the first tool section of a text; None when there is none, or it breaks the grammar of the format."""
         first = self._tools.search(text)

@@ -79,7 +79,7 @@ class Recount:
         """
         return (
             reading.needs_bill
-            and (self.habits.splits or any("_close_tag_in_" in repair for repair in reading.repairs))
+            and (self.habits.splits or _splits_at_tag(reading))
             and self._billed(assemble(reading.pieces, self.encode)) == self.bill.tokens
         )
 
@@ -149,6 +149,13 @@ class Recount:
         unclosed = self.habits.unclosed and answer.calls and "tool_section_inside_reasoning" in reading.reasons
         if unclosed or (self.habits.end_unclear and segmented.ended):
             yield "end_token_unclear"
+        close = self.context.markers.text("think_close")
+        if (
+            close
+            and _splits_at_tag(reading)
+            and any(close in piece.text for piece in reading.pieces if not piece.token)
+        ):
+            yield "literal_close_tag"
         if self.habits.rewrites and any(call.arguments not in ("", "{}") for call in answer.calls):
             yield "arguments_rewritten_by_server"
         if self.habits.sorts_keys and any(True for call in answer.calls for _ in keys_in(call)):
@@ -254,6 +261,11 @@ class Recount:
 
     def _rejected(self, codes: tuple[str, ...]) -> RebuiltAnswer:
         return RebuiltAnswer(None, notes=(*self.notes, *self.bill.notes), reasons=tuple(dict.fromkeys(codes)))
+
+
+def _splits_at_tag(reading: Reading) -> bool:
+    """Return whether a tag in the text says where the reasoning ends."""
+    return any("_close_tag_in_" in repair for repair in reading.repairs)
 
 
 def _label(reading: Reading, first: Reading) -> str:
