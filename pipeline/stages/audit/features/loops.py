@@ -59,8 +59,8 @@ def _seen_stretches(hashes: Hashes) -> list[tuple[int, int]]:
     first = np.empty(1 << bits, dtype=np.int32)
     first[slots[::-1]] = places[::-1]
     sampled = first[slots[::_STEP]] != places[::_STEP]
-    in_a_row = SHORTEST // _STEP
-    if len(sampled) < in_a_row or not np.lib.stride_tricks.sliding_window_view(sampled, in_a_row).all(1).any():
+    pairs = sampled[1:] & sampled[:-1]
+    if not (pairs[2:] & pairs[:-2]).any():  # four in a row: a stretch of SHORTEST has as many
         return []
     new = np.flatnonzero(first[slots] == places)
     lengths = np.diff(new, append=len(hashes)) - 1

@@ -146,6 +146,8 @@ _OTHERS = (
     r"(?:(?:daar|hier)(?:mee|bij)? |met (?:dit|dat|deze) [^.\n]{0,30})?(?:helaas )?(?:niet|geen)\b[^.\n]{0,50}(?:helpen|geven|verstrekken|beantwoorden|uitvoeren|"
     r"voldoen|schrijven|bieden|doen)",
 )
+
+
 def _compiled(forms: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{form})" for form in forms))
 
