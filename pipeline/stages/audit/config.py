@@ -146,7 +146,7 @@ class ContaminationSection(CheckSection):
     """Thresholds of `contamination`."""
 
     n: int = Field(13, ge=2)
-    """Number of words in an n-gram of a prompt's message, and of ids in one of an answer."""
+    """Number of words, and of ids, in an n-gram."""
     max_rate: float = Field(0.2, ge=0, le=1)
     """Largest share of held-out n-grams among those of a message or an answer."""
 

@@ -632,6 +632,11 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
                 answer(tokenizer, content="Ответ на этот вопрос равен пяти.", prompt_ids=tokenizer.encode("2 + 3 = ?")),
                 prompt={},
             ),
+            Case(
+                answer(tokenizer, content="Ответ на этот вопрос равен пяти."),
+                prompt={"messages": [{"role": "user", "content": "abаб"}]},
+                settings={"max_prompt_share": 0.5},
+            ),
             *(
                 Case(
                     answer(tokenizer, reasoning="很简单。", content=content),
@@ -651,7 +656,9 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
                 },
             ),
             Case(
-                answer(tokenizer, content="Line 3 is \u201cОтвет на этот вопрос равен пяти.\u201d"),
+                answer(
+                    tokenizer, content="Line 3 of it reads as follows: \u201cОтвет на этот вопрос равен пяти.\u201d"
+                ),
                 prompt={
                     "messages": [
                         {"role": "user", "content": "Say line 3. Ответ на этот вопрос равен пяти." + " More text." * 99}
@@ -668,6 +675,11 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
                 context=lambda context: replace(
                     context, heldout=replace(make_heldout([LOREM], tokenizer, 13), questions=frozenset(), inside={})
                 ),
+            ),
+            Case(
+                with_ids(row, verse),
+                settings={"max_rate": 1.0},
+                context=lambda context: replace(context, heldout=make_heldout([LOREM], tokenizer, 13)),
             ),
             Case(
                 row,

@@ -8,6 +8,8 @@ from pipeline.stages.audit.checks.check import Complaint
 from pipeline.stages.audit.config import ContaminationSection
 from pipeline.stages.audit.features.words import word_ids, words_of
 from pipeline.stages.audit.inputs.batch import Batch
+from pipeline.stages.audit.inputs.heldout import to_ids
+from pipeline.stages.audit.inputs.messages import question
 
 
 def contamination(batch: Batch, settings: ContaminationSection) -> Iterator[Complaint]:
@@ -27,7 +29,11 @@ def contamination(batch: Batch, settings: ContaminationSection) -> Iterator[Comp
         if most > settings.max_rate:
             yield Complaint(row, None, f"{most:.0%} of a message's {heldout.n}-grams of words are held-out")
             continue
-        shared = heldout.shared(batch.completion[row])
-        if shared.any() and shared.mean() > settings.max_rate:
-            position = int(np.argmax(shared))
-            yield Complaint(row, position, f"{shared.mean():.0%} of the answer's {heldout.n}-grams are held-out")
+        text = question(batch.prompts[row])
+        asked = batch.prompt[row] if text is None else to_ids(text, batch.context.tokenizer)
+        for part, ids in (("prompt", asked), ("answer", batch.completion[row])):
+            shared = heldout.shared(ids)
+            if shared.any() and shared.mean() > settings.max_rate:
+                position = int(np.argmax(shared)) if part == "answer" else None
+                yield Complaint(row, position, f"{shared.mean():.0%} of the {part}'s {heldout.n}-grams are held-out")
+                break

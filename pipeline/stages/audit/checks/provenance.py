@@ -73,7 +73,7 @@ def refusal(batch: Batch, settings: RefusalSection) -> Iterator[Complaint]:
         text = plain_opening(batch.contents[row])
         if answer.refusal:
             yield Complaint(row, None, f"refused: {answer.refusal[:120]}")
-        elif is_refusal(text) or (openings and text.startswith(openings)):
+        elif is_refusal(text) or text.startswith(openings):
             yield Complaint(row, None, f"begins with {text[:60]!r}")
 
 

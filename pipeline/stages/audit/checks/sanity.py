@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,8 @@ from pipeline.stages.audit.inputs.context import CONTROL, REPLACEMENT
 
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 """C0 except tab, line feed and carriage return; DEL; C1."""
+_MOST_STARTS = 4
+"""Tokens at which the start of a prompt is looked for."""
 _REPLACEMENT = re.compile("\ufffd")
 
 STRUCTURAL = {
@@ -49,8 +52,7 @@ def prompt_start(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
     if start is None:
         return
     for row in np.flatnonzero(batch.prompt.lengths).tolist():
-        others = np.flatnonzero(batch.prompt[row] != start)
-        found = int(others[0]) if len(others) else int(batch.prompt.lengths[row])
+        found = sum(1 for _ in takewhile(start.__eq__, batch.prompt[row][:_MOST_STARTS].tolist()))
         if found != times:
             yield Complaint(
                 row, None, f"the prompt begins with {token!r} {found} times; the format has it {times} times"

@@ -10,7 +10,6 @@ _OPENING = 240
 """Characters of an answer in which a refusal begins."""
 _DECORATION = re.compile(r"[*_#>`~\u200b\ufeff\u2060]+")
 _LEADING = " -\u2013\u2014\u2022.\u2026!?()[]"
-_SPACE = re.compile(r"\s+")
 _APOSTROPHES = str.maketrans(dict.fromkeys("\u2018\u2019\u02bc\u00b4\uff07\u2032`", "'"))
 
 _VERB = (
@@ -147,16 +146,24 @@ _OTHERS = (
     r"(?:(?:daar|hier)(?:mee|bij)? |met (?:dit|dat|deze) [^.\n]{0,30})?(?:helaas )?(?:niet|geen)\b[^.\n]{0,50}(?:helpen|geven|verstrekken|beantwoorden|uitvoeren|"
     r"voldoen|schrijven|bieden|doen)",
 )
-_REFUSAL = re.compile("|".join(f"(?:{form})" for form in (_ENGLISH, *_ENGLISH_FORMS, *_OTHERS)))
+
+
+def _compiled(forms: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(f"(?:{form})" for form in forms))
+
+
+_LATIN = (_ENGLISH, *_ENGLISH_FORMS, *(form for form in _OTHERS if re.search("[a-z]{4}", form)))
+_IN_LATIN_SCRIPT, _IN_ANY_SCRIPT = _compiled(_LATIN), _compiled((_ENGLISH, *_ENGLISH_FORMS, *_OTHERS))
 
 
 def plain_opening(text: str) -> str:
     """Return the beginning of an answer in lower case and NFKC, with plain apostrophes and without decoration."""
-    start = unicodedata.normalize("NFKC", text.lstrip()[:_OPENING].translate(_APOSTROPHES)).casefold()
-    start = start.replace("\u00a0", " ")
-    return _SPACE.sub(" ", _DECORATION.sub("", start.translate(_APOSTROPHES))).lstrip(_LEADING)
+    start = text.lstrip()[:_OPENING]
+    if not start.isascii():
+        start = unicodedata.normalize("NFKC", start.translate(_APOSTROPHES)).translate(_APOSTROPHES)
+    return " ".join(_DECORATION.sub("", start.casefold()).split()).lstrip(_LEADING)
 
 
 def is_refusal(opening: str) -> bool:
     """Return whether the beginning of an answer, as `plain_opening` returns it, refuses what is asked."""
-    return _REFUSAL.match(opening) is not None
+    return (_IN_LATIN_SCRIPT if opening.isascii() else _IN_ANY_SCRIPT).match(opening) is not None
