@@ -53,6 +53,19 @@ def test_labelled_refusals_are_told_from_near_misses() -> None:
 
 
 @pytest.mark.parametrize(
+    "phrase",
+    [
+        "Wait, let me check 3 + 4 = 7 again. ",
+        "我再检查一遍这个答案是否正确。",
+        "\u201cNever again,\u201d she said to him in the garden. ",
+        "**Note:** check this again. ",
+    ],
+)
+def test_loops_of_other_kinds_are_found_in_the_reasoning(context: Context, tokenizer: Tokenizer, phrase: str) -> None:
+    assert complaints("token_loop", batch(context, [answer(tokenizer, reasoning=phrase * 12)]))
+
+
+@pytest.mark.parametrize(
     "text", ["I'm unable to help." + " x" * 9, "Sure. I'm unable to help.", "", "No, sorry, well, " * 40]
 )
 def test_only_the_beginning_of_an_answer_is_read(context: Context, tokenizer: Tokenizer, text: str) -> None:

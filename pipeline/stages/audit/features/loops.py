@@ -16,7 +16,7 @@ _STEP = 8
 _PERIODS = 4
 """Distances that are tried for each stretch, the most frequent first."""
 _WORD = re.compile(r"[^\W\d_]{2,}")
-_MARKUP = re.compile(r"[|{}\[\];<>\t]|\w\(|,\S")
+_MARKUP = re.compile(r"[|{}\[\];<>\t]|\w\(|,[^\W\d_]")
 """Marks of tables, code and comma-separated values."""
 _WORDY_SHARE = 0.5
 """Smallest share of letters among the characters of prose that are not white space."""

@@ -17,7 +17,7 @@ _VERB = (
     r"support|engage|discuss|participate|offer|complete|process|continue|proceed|produce|respond|tell you|teach|"
     r"explain how|show you|describe how|facilitate|satisfy|grant|accommodate|go along|be part|carry out|translate this|"
     r"advise|guide you|walk you|speak to that|talk about|role-?play|draft|make that|make this|instruct|"
-    r"supply|reveal|disclose|aid|cooperate|honou?r|act on|take part|be able to)"
+    r"supply|reveal|disclose|aid|cooperate|honou?r|act on|take part|express|let you|be able to)"
 )
 _SOFT = (
     r"(?: (?:really|simply|just|therefore|also|currently|ethically|legally|in good conscience|at this time|and won't|"
@@ -47,7 +47,7 @@ _ENGLISH = (
 )
 _ENGLISH_FORMS = (
     r"(?:(?:i'?m|i am) (?:\w+ )?sorry,? (?:but )?)?(?:(?:i|we) (?:must|have to|need to|will have to|'ll have to|"
-    r"respectfully|politely) (?:respectfully |politely )?(?:decline\b|refuse (?:to|this|that|your)\b|pass(?: on (?:this|that))?[.,])|i'm going to have to (?:decline|pass))",
+    r"respectfully|politely) (?:respectfully |politely )?(?:decline\b|refuse(?:[.,!]| (?:to|this|that|your)\b)|pass(?: on (?:this|that))?[.,])|i'm going to have to (?:decline|pass))",
     r"(?:i'?m|i am) (?:\w+ )?sorry,? (?:but )?(?:i'?m|i am) not (?:able|allowed|permitted|going)\b",
     r"(?:(?:i'?m|i am) (?:\w+ )?sorry,? (?:but )?|sorry,? (?:but )?|unfortunately,? )?(?:that|this|it)(?:'s| is) "
     r"(?:not )?(?:something|a request|a topic|content) (?:that )?(?:i|we) (?:can't|cannot|won't|am not|'m not|can)"
