@@ -5,10 +5,12 @@ import sys
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+from unicodedata import normalize
 
 from pipeline.core.errors import InputError
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.conversation_checks import check_messages, check_tools
+from pipeline.model.format_rules import RULES, arrange, check_format
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 
@@ -20,6 +22,7 @@ class _PromptTokenizer:
         self.unk_token_id = None
         self.eos_token_id = record.role_id("end")
         self._tokenizer = tokenizer
+        self._normalizer = tokenizer.spec.normalizer
         self._special = tokenizer.special_ids
         self._marker = re.compile("(" + "|".join(sorted(map(re.escape, self._special), key=len, reverse=True)) + ")")
 
@@ -29,8 +32,12 @@ class _PromptTokenizer:
             if piece in self._special:
                 ids.append(self._special[piece])
             elif piece:
-                ids += self._tokenizer.encode(piece)
+                ids += self._tokenizer.encode(self._normalized(piece))
         return ids
+
+    def _normalized(self, text: str) -> str:
+        """Return a text as the model's own tokenizer normalizes it; it does so between markers, not across them."""
+        return text if self._normalizer is None else normalize(self._normalizer, text)
 
     def decode(self, token_ids: Any, *_args: Any, **_kwargs: Any) -> str:
         return "".join(map(self._tokenizer.show, token_ids))
@@ -66,22 +73,50 @@ def _renderers() -> dict[str, Any]:
     }
 
 
+def _with_thinking(renderer: Any, chat: str, tokenizer: _PromptTokenizer, thinking: bool) -> Any:
+    """Return a renderer with the reasoning on or off; a format without reasoning has one mode only."""
+    option = RULES[chat].thinking
+    if option is None:
+        return renderer
+    return type(renderer)(tokenizer, renderer.config.model_copy(update={option: thinking}))
+
+
 class PromptRenderer:
     """Renders messages and tools to the ids that the model reads, generation prompt included."""
 
     def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
-        self._renderer = _renderers()[record.chat](_PromptTokenizer(record, tokenizer))
+        self._chat = record.chat
+        prompt_tokenizer = _PromptTokenizer(record, tokenizer)
+        default = _renderers()[record.chat](prompt_tokenizer)
+        self._renderers = {
+            None: default,
+            **{mode: _with_thinking(default, record.chat, prompt_tokenizer, mode) for mode in (True, False)},
+        }
 
-    def render(self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None = None) -> list[int]:
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        *,
+        thinking: bool | None = None,
+    ) -> list[int]:
         """Return the ids of a conversation up to the point where the model starts to write.
 
+        ``thinking`` switches the reasoning on or off as the format's template does (Kimi-K2.5: `<think>` or
+        `<think></think>`); None takes the format's default, and a format without reasoning has one mode only.
+
         Raises:
-            InputError: the messages or tools cannot be rendered in this chat format.
+            InputError: the messages or tools cannot be rendered in this chat format, or its template would drop a part.
 
         """
         check_messages(messages)
         check_tools(tools)
+        check_format(self._chat, messages, tools)
         try:
-            return list(self._renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True))
+            return list(
+                self._renderers[thinking].render_ids(
+                    arrange(self._chat, messages), tools=tools or None, add_generation_prompt=True
+                )
+            )
         except (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, RuntimeError) as error:
             raise InputError(f"the prompt cannot be rendered: {type(error).__name__}: {error}") from error
