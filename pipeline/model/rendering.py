@@ -10,7 +10,8 @@ from unicodedata import normalize
 from pipeline.core.errors import InputError
 from pipeline.formats.schema.target import TargetRecord
 from pipeline.model.conversation_checks import check_messages, check_tools
-from pipeline.model.template_rules import RULES, as_rendered, check_template
+from pipeline.model.format_rules import RULES, arrange, check_format
+from pipeline.model.reasoning_names import with_reasoning
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 
 
@@ -22,7 +23,7 @@ class _PromptTokenizer:
         self.unk_token_id = None
         self.eos_token_id = record.role_id("end")
         self._tokenizer = tokenizer
-        self._normalizer = RULES[record.chat].normalizer
+        self._normalizer = tokenizer.spec.normalizer
         self._special = tokenizer.special_ids
         self._marker = re.compile("(" + "|".join(sorted(map(re.escape, self._special), key=len, reverse=True)) + ")")
 
@@ -32,8 +33,12 @@ class _PromptTokenizer:
             if piece in self._special:
                 ids.append(self._special[piece])
             elif piece:
-                ids += self._tokenizer.encode(piece if self._normalizer is None else normalize(self._normalizer, piece))
+                ids += self._tokenizer.encode(self._normalized(piece))
         return ids
+
+    def _normalized(self, text: str) -> str:
+        """Return a text as the model's own tokenizer normalizes it; it does so between markers, not across them."""
+        return text if self._normalizer is None else normalize(self._normalizer, text)
 
     def decode(self, token_ids: Any, *_args: Any, **_kwargs: Any) -> str:
         return "".join(map(self._tokenizer.show, token_ids))
@@ -69,13 +74,25 @@ def _renderers() -> dict[str, Any]:
     }
 
 
+def _with_thinking(renderer: Any, chat: str, tokenizer: _PromptTokenizer, thinking: bool) -> Any:
+    """Return a renderer with the reasoning on or off; a format without reasoning has one mode only."""
+    option = RULES[chat].thinking
+    if option is None:
+        return renderer
+    return type(renderer)(tokenizer, renderer.config.model_copy(update={option: thinking}))
+
+
 class PromptRenderer:
     """Renders messages and tools to the ids that the model reads, generation prompt included."""
 
     def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
         self._chat = record.chat
-        self._tokenizer = _PromptTokenizer(record, tokenizer)
-        self._by_mode: dict[bool | None, Any] = {}
+        prompt_tokenizer = _PromptTokenizer(record, tokenizer)
+        self._renderer = _renderers()[record.chat](prompt_tokenizer)
+        self._modes = {
+            None: self._renderer,
+            **{mode: _with_thinking(self._renderer, record.chat, prompt_tokenizer, mode) for mode in (True, False)},
+        }
 
     def render(
         self,
@@ -86,37 +103,23 @@ class PromptRenderer:
     ) -> list[int]:
         """Return the ids of a conversation up to the point where the model starts to write.
 
-        ``thinking``: the mode of a template that knows two; None for its default.
+        ``thinking`` switches the reasoning on or off as the format's template does (Kimi-K2.5: `<think>` or
+        `<think></think>`); None takes the format's default, and a format without reasoning has one mode only.
 
         Raises:
-            InputError: the messages or tools cannot be rendered in this chat format, or its template would drop or
-                change some of them.
+            InputError: the messages or tools cannot be rendered in this chat format, or its template would drop a part.
 
         """
         check_messages(messages)
         check_tools(tools)
-        check_template(self._chat, messages, tools)
-        renderer = self._renderer(thinking)
+        check_format(self._chat, messages, tools)
         try:
-            read = as_rendered(self._chat, messages)
-            return list(renderer.render_ids(read, tools=tools or None, add_generation_prompt=True))
+            return list(
+                self._modes[thinking].render_ids(
+                    arrange(self._chat, [*map(with_reasoning, messages)]),
+                    tools=tools or None,
+                    add_generation_prompt=True,
+                )
+            )
         except (ValueError, TypeError, KeyError, AttributeError, IndexError, AssertionError, RuntimeError) as error:
             raise InputError(f"the prompt cannot be rendered: {type(error).__name__}: {error}") from error
-
-    def _renderer(self, thinking: bool | None) -> Any:
-        """Return the renderer of a mode; the renderers are made once.
-
-        Raises:
-            InputError: the template has no such mode.
-
-        """
-        if thinking not in self._by_mode:
-            renderer_class = _renderers()[self._chat]
-            if thinking is None:
-                self._by_mode[thinking] = renderer_class(self._tokenizer)
-            elif (switch := RULES[self._chat].thinking) is None:
-                raise InputError(f"the template of the chat format {self._chat} has no switch for thinking")
-            else:
-                config = renderer_class(self._tokenizer).config.model_copy(update={switch: thinking})
-                self._by_mode[thinking] = renderer_class(self._tokenizer, config)
-        return self._by_mode[thinking]

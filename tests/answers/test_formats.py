@@ -10,8 +10,8 @@ from pipeline.answers.readings.chat_formats import CallIds
 from pipeline.answers.rows import RowMaker
 from pipeline.answers.segmented_ids import unpack
 from pipeline.formats.schema.target import TargetRecord
+from pipeline.model.format_rules import RULES
 from pipeline.model.rendering import PromptRenderer
-from pipeline.model.template_rules import RULES
 from pipeline.model.tokenizer.tokenizer import Tokenizer
 from pipeline.project.targets import open_target
 from tests.answers.build import body, call, codes
@@ -49,9 +49,7 @@ class Target:
         if calls:
             turn["tool_calls"] = calls
         prompt = self.renderer.render(ASKED, self.tools)
-        whole = list(
-            self.renderer._renderer(None).render_ids([*ASKED, turn], tools=self.tools, add_generation_prompt=False)
-        )
+        whole = list(self.renderer._renderer.render_ids([*ASKED, turn], tools=self.tools, add_generation_prompt=False))
         assert whole[: len(prompt)] == prompt
         return whole[len(prompt) : len(prompt) + whole[len(prompt) :].index(self.record.role_id("end")) + 1]
 

@@ -66,9 +66,9 @@ def test_a_stop_string_is_not_the_end_token(read: Read) -> None:
 @pytest.mark.parametrize(
     ("name", "target", "row", "says"),
     [
-        ("dev_qwen3", "qwen3", "dev", "drops role 'developer'"),
-        ("dev_deepseek", "deepseek_v3", "dev", "drops role 'developer'"),
-        ("tools_deepseek", "deepseek_v3", "tools", "does not render tools"),
+        ("dev_qwen3", "qwen3", "dev", "drops the role developer"),
+        ("dev_deepseek", "deepseek_v3", "dev", "drops the role developer"),
+        ("tools_deepseek", "deepseek_v3", "tools", "renders no tools"),
     ],
 )
 def test_what_the_template_would_drop_is_refused(read: Read, name: str, target: str, row: str, says: str) -> None:

@@ -22,6 +22,9 @@ class TokenizerSpec(Section):
     library has there are not the model's. Null takes all rows."""
     pattern: str | None = None
     """Split pattern, for the tiktoken backend."""
+    normalizer: Literal["NFC"] | None = None
+    """Unicode form to which the model's own tokenizer brings a text before it splits it (Qwen: NFC). Prompts are
+    normalized; answers are not, since they are decoded from ids."""
     max_run: int | None = Field(None, ge=1)
     """Longest run of white space or of other characters before the model's own tokenizer cuts it (Kimi: 25,000)."""
     max_chars: int | None = Field(None, ge=1)

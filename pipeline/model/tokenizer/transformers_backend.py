@@ -32,6 +32,7 @@ class TransformersBackend(ListBackend):
                 f"target.tokenizer.name {spec.name!r}: it has only a slow tokenizer, in which special tokens cannot be "
                 "switched off; use the tiktoken backend"
             )
+        _check_normalizer(fast, spec)
         added = fast.get_added_tokens_decoder()
         self._fast = _without_added_tokens(fast)
         self.special_ids = {token.content: index for index, token in added.items()}
@@ -60,15 +61,33 @@ class TransformersBackend(ListBackend):
             ) from error
 
 
-def _without_added_tokens(fast: Any) -> Any:
-    """Return a copy without added tokens.
+def _check_normalizer(fast: Any, spec: TokenizerSpec) -> None:
+    """Compare the declared normalizer with the one in tokenizer.json.
 
-    The library can switch off only those added tokens that are marked special, and Qwen's ``<think>`` is not.
+    Raises:
+        TokenizerError: they differ.
+
+    """
+    settings = json.loads(fast.to_str())["normalizer"]
+    steps = settings["normalizers"] if settings and settings["type"] == "Sequence" else [settings] if settings else []
+    kinds = [step["type"] for step in steps]
+    declared = [] if spec.normalizer is None else [spec.normalizer]
+    if kinds != declared:
+        raise TokenizerError(
+            f"target.tokenizer.name {spec.name!r}: its tokenizer.json normalizes with {kinds}, but "
+            f"target.tokenizer.normalizer declares {declared}; only NFC alone and no normalizer are supported"
+        )
+
+
+def _without_added_tokens(fast: Any) -> Any:
+    """Return a copy without added tokens and without the normalizer.
+
+    The library can switch off only those added tokens that are marked special, and Qwen's ``<think>`` is not. The
+    normalizer is for prompts, and `PromptRenderer` applies it: an answer is decoded from ids and was never normalized.
     """
     settings = json.loads(fast.to_str())
-    return type(fast).from_str(
-        json.dumps({**settings, "added_tokens": [], "post_processor": None, "truncation": None, "padding": None})
-    )
+    off = {"added_tokens": [], "normalizer": None, "post_processor": None, "truncation": None, "padding": None}
+    return type(fast).from_str(json.dumps({**settings, **off}))
 
 
 def _byte_level_alphabet() -> dict[int, str]:
