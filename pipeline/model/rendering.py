@@ -87,10 +87,10 @@ class PromptRenderer:
     def __init__(self, record: TargetRecord, tokenizer: Tokenizer) -> None:
         self._chat = record.chat
         prompt_tokenizer = _PromptTokenizer(record, tokenizer)
-        default = _renderers()[record.chat](prompt_tokenizer)
-        self._renderers = {
-            None: default,
-            **{mode: _with_thinking(default, record.chat, prompt_tokenizer, mode) for mode in (True, False)},
+        self._renderer = _renderers()[record.chat](prompt_tokenizer)
+        self._modes: dict[bool | None, Any] = {
+            None: self._renderer,
+            **{mode: _with_thinking(self._renderer, record.chat, prompt_tokenizer, mode) for mode in (True, False)},
         }
 
     def render(
@@ -114,7 +114,7 @@ class PromptRenderer:
         check_format(self._chat, messages, tools)
         try:
             return list(
-                self._renderers[thinking].render_ids(
+                self._modes[thinking].render_ids(
                     arrange(self._chat, messages), tools=tools or None, add_generation_prompt=True
                 )
             )
