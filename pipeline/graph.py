@@ -43,7 +43,12 @@ STAGES = (
     ),
     Stage(
         "prompts",
-        keys={"prompts": "datasets.{d}.prompts", "digest": "inputs.{d}"},
+        keys={
+            "prompts": "datasets.{d}.prompts",
+            "send_tools": "datasets.{d}.send_tools",
+            "chat": "target.chat",
+            "digest": "inputs.{d}",
+        },
         writes={"prompts": "build/{d}/prompts.jsonl", "summary": "build/{d}/prompts.json"},
     ),
     Stage(

@@ -89,7 +89,7 @@ class PromptRenderer:
         self._chat = record.chat
         prompt_tokenizer = _PromptTokenizer(record, tokenizer)
         self._renderer = _renderers()[record.chat](prompt_tokenizer)
-        self._modes = {
+        self._modes: dict[bool | None, Any] = {
             None: self._renderer,
             **{mode: _with_thinking(self._renderer, record.chat, prompt_tokenizer, mode) for mode in (True, False)},
         }

@@ -110,7 +110,10 @@ def _survey(
 ) -> Survey:
     """Look up one dataset's prompts, whether or not the build is up to date."""
     prompts = folder / f"{name}.jsonl"
-    section = PromptsConfig(prompts=config.datasets[name].prompts, digest=None)
+    dataset = config.datasets[name]
+    section = PromptsConfig(
+        prompts=dataset.prompts, send_tools=dataset.send_tools, chat=config.target.chat, digest=None
+    )
     make_prompts(section, prompts=prompts, summary=folder / f"{name}.json")
     found = survey(prompts, builder, ledger)
     pulled = BUILD / name / "responses.jsonl"

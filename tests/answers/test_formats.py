@@ -69,7 +69,7 @@ def test_an_answer_is_written_as_the_template_writes_it(
         return  # nothing to say; and Kimi's template drops the reasoning of a finished turn from the history
     true = target.emitted(reasoning, content, calls)
     value = body(reasoning, content or None, calls or None, billed=len(true), finish="tool_calls" if calls else "stop")
-    (row,) = target.maker.rows([Job("x", value, ASKED, TOOLS)], {})
+    (row,) = target.maker.rows([Job("x", value, ASKED, target.tools)], {})
     assert unpack(row.completion) == true, [target.tokenizer.show(token) for token in unpack(row.completion)]
     assert (row.evidence, row.status) == ("count", "accept"), row
     kinds = [span.kind for span in row.spans]
@@ -80,7 +80,7 @@ def test_an_answer_is_written_as_the_template_writes_it(
 
 def spans(target: Target, value: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the kind and text of each span in the calls of an answer, without the markers."""
-    (row,) = target.maker.rows([Job("x", value, ASKED, TOOLS)], {})
+    (row,) = target.maker.rows([Job("x", value, ASKED, target.tools)], {})
     got = unpack(row.completion)
     assert [token for span in row.spans for token in got[span.start : span.end]] == got
     return [
@@ -114,7 +114,7 @@ def test_the_name_of_a_call_has_a_span_of_its_own_where_it_stands_beside_the_arg
     reasoning = "Think." if target.record.roles.think_close else None
     rebuilt = body(reasoning, "Say.", calls, finish="tool_calls")
     assert spans(target, rebuilt) == expected
-    (row,) = target.maker.rows([Job("x", rebuilt, ASKED, TOOLS)], {})
+    (row,) = target.maker.rows([Job("x", rebuilt, ASKED, target.tools)], {})
     returned = body(reasoning, "Say.", calls, finish="tool_calls")
     returned["choices"][0]["token_ids"] = unpack(row.completion)
     assert spans(target, returned) == expected, "the same from ids that the server returned"
@@ -138,10 +138,10 @@ def test_a_call_that_is_cut_or_begins_otherwise_keeps_what_is_there(cut: str) ->
 def test_qwen_text_that_keeps_its_seams_is_taken_as_it_is() -> None:
     target = Target("qwen3")
     true = target.emitted("Think.", "Say.", [])
-    (row,) = target.maker.rows([Job("x", body("\nThink.\n", "\n\nSay.", billed=len(true)), ASKED, TOOLS)], {})
+    (row,) = target.maker.rows([Job("x", body("\nThink.\n", "\n\nSay.", billed=len(true)), ASKED, target.tools)], {})
     assert unpack(row.completion) == true
     assert "template_seams" not in codes(row)
-    (row,) = target.maker.rows([Job("x", body("Think.", "Say.", billed=len(true)), ASKED, TOOLS)], {})
+    (row,) = target.maker.rows([Job("x", body("Think.", "Say.", billed=len(true)), ASKED, target.tools)], {})
     assert unpack(row.completion) == true
     assert "template_seams" in codes(row)
 
@@ -151,7 +151,14 @@ def test_what_qwen_writes_before_a_call_is_there_once_whether_the_server_keeps_i
     target = Target("qwen3")
     true = target.emitted("Think.", "Say.", CALLS[:1])
     (row,) = target.maker.rows(
-        [Job("x", body("\nThink.\n", "\n\n" + kept, CALLS[:1], billed=len(true), finish="tool_calls"), ASKED, TOOLS)],
+        [
+            Job(
+                "x",
+                body("\nThink.\n", "\n\n" + kept, CALLS[:1], billed=len(true), finish="tool_calls"),
+                ASKED,
+                target.tools,
+            )
+        ],
         {},
     )
     assert (unpack(row.completion), row.evidence) == (true, "count")
@@ -161,7 +168,7 @@ def test_raw_hermes_calls_in_content_become_special_tokens() -> None:
     target = Target("qwen3")
     true = target.emitted("Think.", "Say.", CALLS[:1])
     raw = 'Say.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
-    (row,) = target.maker.rows([Job("x", body("\nThink.\n", "\n\n" + raw, billed=len(true)), ASKED, TOOLS)], {})
+    (row,) = target.maker.rows([Job("x", body("\nThink.\n", "\n\n" + raw, billed=len(true)), ASKED, target.tools)], {})
     assert unpack(row.completion) == true
 
 
@@ -192,19 +199,19 @@ def test_arguments_that_a_server_wrote_anew_do_not_contradict_the_ids(target: Ta
         billed=len(emitted),
         token_ids=emitted,
     )
-    row = target.maker.rows([Job("x", value, messages=ASKED, tools=TOOLS)], {})[0]
+    row = target.maker.rows([Job("x", value, messages=ASKED, tools=target.tools)], {})[0]
     assert (unpack(row.completion), row.evidence) == (emitted, "ids")
     other = body(
         None, "Say.", [call("f", '{"a":"e","b":[1]}', "call_0123456789abcdef")], billed=len(emitted), token_ids=emitted
     )
-    assert target.maker.rows([Job("x", other, messages=ASKED, tools=TOOLS)], {})[0].evidence != "ids"
+    assert target.maker.rows([Job("x", other, messages=ASKED, tools=target.tools)], {})[0].evidence != "ids"
 
 
 def test_what_servers_drop_behind_the_calls_does_not_contradict_the_ids(target: Target) -> None:
     *made, end = target.emitted(None, "Say.", [call("f", '{"a": 1}', "functions.f:0")])
     emitted = [*made, *target.tokenizer.encode("\nDone."), end]
     value = body(None, "Say.", [call("f", '{"a": 1}', "functions.f:0")], billed=len(emitted), token_ids=emitted)
-    row = target.maker.rows([Job("x", value, messages=ASKED, tools=TOOLS)], {})[0]
+    row = target.maker.rows([Job("x", value, messages=ASKED, tools=target.tools)], {})[0]
     assert (unpack(row.completion), row.evidence) == (emitted, "ids")
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -388,6 +389,22 @@ def test_a_folder_without_a_tokenizer_is_named(section: TargetSection, tmp_path:
     spec = section.model_copy(update={"tokenizer": TokenizerSpec(backend="transformers", name=str(tmp_path))})
     with pytest.raises(TokenizerError, match="transformers cannot load it"):
         load_tokenizer(spec)
+
+
+@pytest.mark.slow
+def test_the_normalizer_of_a_tokenizer_of_transformers_is_declared_and_taken_off_for_answers(
+    section: TargetSection, hub_folder: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(hub_folder, tmp_path / "nfc")
+    settings = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps({**settings, "normalizer": {"type": "NFC"}}))
+    spec = of_folder(section, folder)
+    with pytest.raises(TokenizerError, match=r"normalizes with \['NFC'\], but .* declares \[\]"):
+        load_tokenizer(spec)
+    declared = spec.tokenizer.model_copy(update={"normalizer": "NFC"})
+    loaded = load_tokenizer(spec.model_copy(update={"tokenizer": declared}))
+    for text in ("cafe\u0301", "\u1112\u1161\u11ab", "q\u0323\u0307", "\u212b \ufb01"):
+        assert loaded.decode_bytes(loaded.encode(text)).decode() == text
 
 
 @pytest.mark.slow

@@ -6,6 +6,9 @@ from pydantic import Field
 
 from pipeline.core.sections import Section
 
+ChatFormat = Literal["kimi_k25", "kimi_k2", "qwen3", "deepseek_v3"]
+"""Every chat format that is known."""
+
 
 class TokenizerSpec(Section):
     """A tokenizer, and its limits."""
@@ -66,7 +69,7 @@ class TargetSpec(Section):
     tokenizer: TokenizerSpec
     vocab_size: int = Field(gt=0)
     """Rows of the model's embedding; every id is below it."""
-    chat: Literal["kimi_k25", "kimi_k2", "qwen3", "deepseek_v3"]
+    chat: ChatFormat
     """The chat format that renders prompts and assembles answers."""
     special_tokens: dict[str, int]
     """Every special token that may be placed by id: text to id."""

@@ -86,7 +86,13 @@ def _without_added_tokens(fast: Any) -> Any:
     normalizer is for prompts, and `PromptRenderer` applies it: an answer is decoded from ids and was never normalized.
     """
     settings = json.loads(fast.to_str())
-    off = {"added_tokens": [], "normalizer": None, "post_processor": None, "truncation": None, "padding": None}
+    off: dict[str, Any] = {
+        "added_tokens": [],
+        "normalizer": None,
+        "post_processor": None,
+        "truncation": None,
+        "padding": None,
+    }
     return type(fast).from_str(json.dumps({**settings, **off}))
 
 

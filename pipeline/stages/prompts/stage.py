@@ -14,6 +14,8 @@ from pipeline.core.files.json_file import write_json
 from pipeline.core.files.jsonl import write_jsonl
 from pipeline.core.sections import Section
 from pipeline.formats.schema.prompts import Prompt, PromptsSummary
+from pipeline.formats.schema.target import ChatFormat
+from pipeline.model.format_rules import check_format
 from pipeline.stages.prompts.config import ColumnsSection, PromptsSection
 from pipeline.stages.prompts.prompt_rows import content_hash, to_prompt
 from pipeline.stages.prompts.source_rows import Located, open_source
@@ -26,6 +28,10 @@ class Config(Section):
     """Config of the stage."""
 
     prompts: PromptsSection
+    send_tools: bool
+    """Whether requests carry the prompts' tools."""
+    chat: ChatFormat
+    """The target's chat format, whose template must render all of a prompt."""
     digest: str | None
     """sha256 of the source file when `compose` ran, by which DVC sees that the file changed. Null for a hub dataset."""
 
@@ -40,7 +46,7 @@ def run(config: Config, *, prompts: Path, summary: Path) -> None:
     section = config.prompts
     _check_digest(section, config.digest)
     tally = _Tally()
-    rows = tally.deduplicated(open_source(section), section)
+    rows = tally.deduplicated(open_source(section), config)
     kept = tally.taken(rows, section)
     write_jsonl(prompts, (prompt.model_dump() for prompt in kept))
     write_json(summary, tally.summary())
@@ -80,13 +86,15 @@ class _Tally:
         self.turns: Counter[int] = Counter()
         self.unused: Counter[str] = Counter()
 
-    def deduplicated(self, rows: Iterator[Located], section: PromptsSection) -> Iterator[tuple[bytes, Prompt]]:
+    def deduplicated(self, rows: Iterator[Located], config: Config) -> Iterator[tuple[bytes, Prompt]]:
         """Yield each prompt once, with the digest of its content; a repeated id must repeat its content."""
+        section = config.prompts
         seen: dict[bytes, bytes] = {}
         for where, row in rows:
             self.rows += 1
             try:
                 prompt = to_prompt(row, section.columns, drop_last_answer=section.drop_last_answer)
+                check_format(config.chat, prompt.messages, prompt.tools if config.send_tools else None)
                 digest = content_hash(prompt.messages, prompt.tools)[:16]
             except InputError as error:
                 raise InputError(f"{where}: {error}") from None

@@ -15,12 +15,16 @@ from pipeline.core.files.digests import sha256_file
 from pipeline.stages.prompts.config import PromptsSection
 from pipeline.stages.prompts.stage import Config, run
 
+TARGET = {"send_tools": True, "chat": "kimi_k25"}
+"""The other keys of the stage's config."""
 ROWS = [{"messages": [{"role": "user", "content": f"Line\u2028{number}"}], "id": f"r{number}"} for number in range(5)]
 TEXT = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS).encode()
 
 
 def prepare(source: Path, **section: Any) -> list[dict[str, Any]]:
-    config = Config.model_validate({"prompts": {"path": str(source), **section}, "digest": sha256_file(source)})
+    config = Config.model_validate(
+        {"prompts": {"path": str(source), **section}, **TARGET, "digest": sha256_file(source)}
+    )
     out = source.parent / "prompts.jsonl"
     run(config, prompts=out, summary=source.parent / "prompts.json")
     return [json.loads(line) for line in out.read_text().split("\n") if line]
@@ -184,7 +188,7 @@ def hub(folder: Path, **section: Any) -> list[dict[str, Any]]:
     """Read a folder as the hub's library reads a dataset, without a network."""
     pytest.importorskip("datasets", reason="the extra `hub` is not installed")
     config = Config.model_validate(
-        {"prompts": {"path": f"hf://{folder}", "revision": "0" * 40, **section}, "digest": None}
+        {"prompts": {"path": f"hf://{folder}", "revision": "0" * 40, **section}, **TARGET, "digest": None}
     )
     out = folder.parent / "prompts.jsonl"
     run(config, prompts=out, summary=folder.parent / "prompts.json")
@@ -228,6 +232,6 @@ def test_a_damaged_hub_dataset_is_one_message(tmp_path: Path) -> None:
 
 
 def test_a_hub_dataset_without_the_extra_says_what_to_install(tmp_path: Path) -> None:
-    config = Config.model_validate({"prompts": {"path": "hf://a/b", "revision": "0" * 40}, "digest": None})
+    config = Config.model_validate({"prompts": {"path": "hf://a/b", "revision": "0" * 40}, **TARGET, "digest": None})
     with pytest.raises(InputError, match=r"pip install 'aerie\[hub\]'|hf://a/b"):
         run(config, prompts=tmp_path / "p", summary=tmp_path / "s")

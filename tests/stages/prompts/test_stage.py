@@ -10,13 +10,24 @@ from pipeline.core.errors import InputError
 from pipeline.core.files.digests import sha256_file
 from pipeline.stages.prompts.stage import Config, run
 
+TARGET = {"send_tools": True, "chat": "kimi_k25"}
+"""The other keys of the stage's config."""
 USER = {"messages": [{"role": "user", "content": "Hello?"}]}
 
 
-def prepare(tmp_path: Path, text: str, **section: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def prepare(
+    tmp_path: Path, text: str, chat: str = "kimi_k25", **section: Any
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     source = tmp_path / "some.jsonl"
     source.write_text(text)
-    config = Config.model_validate({"prompts": {"path": str(source), **section}, "digest": sha256_file(source)})
+    config = Config.model_validate(
+        {
+            "prompts": {"path": str(source), **section},
+            "send_tools": True,
+            "chat": chat,
+            "digest": sha256_file(source),
+        }
+    )
     run(config, prompts=tmp_path / "prompts.jsonl", summary=tmp_path / "prompts.json")
     rows = [json.loads(line) for line in (tmp_path / "prompts.jsonl").read_text().splitlines()]
     return rows, json.loads((tmp_path / "prompts.json").read_text())
@@ -158,7 +169,7 @@ def test_columns_that_are_not_used_are_counted_and_told(tmp_path: Path, capfd: p
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    config = Config.model_validate({"prompts": {"path": str(tmp_path)}, "digest": None})
+    config = Config.model_validate({"prompts": {"path": str(tmp_path)}, **TARGET, "digest": None})
     with pytest.raises(InputError, match="is a folder"):
         run(config, prompts=tmp_path / "p", summary=tmp_path / "s")
 
@@ -170,14 +181,14 @@ def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    config = Config.model_validate({"prompts": {"path": str(tmp_path / "no.jsonl")}, "digest": None})
+    config = Config.model_validate({"prompts": {"path": str(tmp_path / "no.jsonl")}, **TARGET, "digest": None})
     with pytest.raises(InputError, match=r"no\.jsonl: this file does not exist"):
         run(config, prompts=tmp_path / "p", summary=tmp_path / "s")
 
 
 def test_a_file_that_changed_since_compose_is_refused(tmp_path: Path) -> None:
     (tmp_path / "some.jsonl").write_text(lines(USER))
-    config = Config.model_validate({"prompts": {"path": str(tmp_path / "some.jsonl")}, "digest": "0" * 64})
+    config = Config.model_validate({"prompts": {"path": str(tmp_path / "some.jsonl")}, **TARGET, "digest": "0" * 64})
     with pytest.raises(InputError, match="changed since the configuration was composed"):
         run(config, prompts=tmp_path / "p", summary=tmp_path / "s")
 
@@ -197,3 +208,17 @@ def test_a_sample_is_the_same_for_the_same_seed_and_keeps_the_order(tmp_path: Pa
     taken = [int(row["messages"][0]["content"]) for row in first]
     assert len(taken) == 10
     assert taken == sorted(taken)
+
+
+@pytest.mark.parametrize(
+    ("chat", "row", "words"),
+    [
+        ("qwen3", {"messages": [{"role": "developer", "content": "x"}, *USER["messages"]]}, "drops the role developer"),
+        ("deepseek_v3", {**USER, "tools": [{"type": "function", "function": {"name": "f"}}]}, "renders no tools"),
+    ],
+)
+def test_a_prompt_that_the_targets_template_would_drop_a_part_of_is_refused_before_it_is_paid_for(
+    tmp_path: Path, chat: str, row: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InputError, match=rf"some\.jsonl:2: .*{chat} {words}"):
+        prepare(tmp_path, lines(USER, row), chat=chat)
