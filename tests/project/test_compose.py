@@ -122,7 +122,7 @@ def test_a_dataset_s_own_audit_is_checked_as_it_will_be_used(project: Path) -> N
     assert "2 mistakes" in found
     assert "datasets.code.audit.gate.min_accepted: Input should be a valid integer" in found
     assert (
-        "datasets.code.audit.token_loop.max_runs: no such key; found 8; known here: ['max_run', 'max_share', 'severity']"
+        "datasets.code.audit.token_loop.max_runs: no such key; found 8; known here: ['max_covered', 'max_phrases', 'max_run', 'max_share', 'min_tokens', 'severity']"
         in found
     )
     assert "[conf/dataset/code.yaml]" in found

@@ -204,6 +204,7 @@ class AuditSection(Section):
     tool_schema: CheckSection = Field(default_factory=_warn)
     tool_ids: CheckSection = Field(default_factory=_warn)
     count_difference: DifferenceSection = DifferenceSection(severity="warn")
+    prompt_count: CheckSection = Field(default_factory=_warn)
     reasoning_count: DifferenceSection = DifferenceSection(severity="info")
     cost: CostSection = CostSection(severity="warn")
     token_loop: LoopSection = LoopSection(severity="error")

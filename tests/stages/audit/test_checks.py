@@ -299,6 +299,10 @@ def billing_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
             Case(replace(row, count_delta=-65, billed_tokens=390), says="65 fewer"),
             Case(replace(row, count_delta=None, billed_tokens=None), says="billed 2000"),
         ],
+        "prompt_count": [
+            Case(replace(row, prompt_evidence="text", prompt_delta=12), says="12 prompt tokens more"),
+            Case(replace(row, prompt_evidence="text", prompt_delta=-3), says="3 prompt tokens fewer"),
+        ],
         "reasoning_count": [
             Case(long, first(long.completion_ids, THINK_CLOSE)),
             Case(
@@ -574,6 +578,11 @@ def limit_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
             Case(replace(row, count_delta=20, billed_tokens=1000)),
             Case(replace(row, count_delta=None, billed_tokens=None), response={}),
             Case(replace(row, count_delta=None, billed_tokens=5000, status="reject")),
+        ],
+        "prompt_count": [
+            Case(replace(row, prompt_evidence="count", prompt_delta=1)),
+            Case(replace(row, prompt_evidence="text", prompt_delta=0)),
+            Case(replace(row, prompt_evidence="text", prompt_delta=None)),
         ],
         "reasoning_count": [
             Case(row, response={"response": {"usage": {"completion_tokens_details": {"reasoning_tokens": count}}}})

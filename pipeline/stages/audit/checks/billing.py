@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pipeline.stages.audit.checks.check import Complaint
-from pipeline.stages.audit.config import CostSection, DifferenceSection
+from pipeline.stages.audit.config import CheckSection, CostSection, DifferenceSection
 from pipeline.stages.audit.inputs.batch import Batch
 
 
@@ -16,6 +16,17 @@ def count_difference(batch: Batch, settings: DifferenceSection) -> Iterator[Comp
         if delta is not None and _too_far(delta, billed or 0, settings):
             yield Complaint(
                 row, None, f"billed {billed} tokens, {abs(delta)} {'more' if delta > 0 else 'fewer'} than were rebuilt"
+            )
+
+
+def prompt_count(batch: Batch, _settings: CheckSection) -> Iterator[Complaint]:
+    evidence, deltas = batch.column("prompt_evidence"), batch.column("prompt_delta")
+    for row, (known, delta) in enumerate(zip(evidence, deltas, strict=True)):
+        if known == "text" and delta:
+            yield Complaint(
+                row,
+                None,
+                f"{abs(delta)} prompt tokens {'more' if delta > 0 else 'fewer'} were billed than were rendered",
             )
 
 

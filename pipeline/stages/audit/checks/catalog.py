@@ -147,6 +147,12 @@ CHECKS: tuple[RowCheck | DatasetCheck, ...] = (
         billing.count_difference,
     ),
     RowCheck(
+        "prompt_count",
+        "The prompt has as many tokens as were billed for it, but for what the provider adds to all. Prompts without a "
+        "bill are not seen.",
+        billing.prompt_count,
+    ),
+    RowCheck(
         "reasoning_count",
         "Where the provider reports a number of reasoning tokens, as many come before the think-close token.",
         billing.reasoning_count,

@@ -43,6 +43,7 @@ class ProviderTotals:
 
     rows: int = 0
     evidence: Counter[str] = field(default_factory=Counter)
+    prompt_evidence: Counter[str] = field(default_factory=Counter)
     status: Counter[str] = field(default_factory=Counter)
     errors: int = 0
     """Number of rows with a finding of severity error."""
@@ -205,6 +206,8 @@ def _add_usage(provider: ProviderTotals, batch: Batch, rows: list[int]) -> None:
     )
     lengths, prompts = batch.completion.lengths.tolist(), batch.prompt.lengths.tolist()
     provider.evidence.update(evidence[row] or "none" for row in rows)
+    prompt_evidence = batch.column("prompt_evidence")
+    provider.prompt_evidence.update(prompt_evidence[row] or "none" for row in rows)
     provider.status.update(status[row] for row in rows)
     provider.deltas.extend(deltas[row] for row in rows if deltas[row] is not None)
     models: Counter[str] = Counter()

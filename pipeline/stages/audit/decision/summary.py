@@ -68,6 +68,7 @@ def scorecard(provider: ProviderTotals) -> dict[str, Any]:
     return {
         "rows": provider.rows,
         "evidence": dict(sorted(provider.evidence.items())),
+        "prompt_evidence": dict(sorted(provider.prompt_evidence.items())),
         "status": dict(sorted(provider.status.items())),
         "exact_share": share(sum(provider.evidence[name] for name in EXACT), provider.rows),
         "known_share": share(sum(provider.evidence[name] for name in (*EXACT, "count")), provider.rows),
@@ -98,6 +99,7 @@ def summarize(
         "rows": tally.rows,
         "status": dict(sorted(stats.counts("status").items())),
         "evidence": dict(sorted(stats.counts("evidence").items())),
+        "prompt_evidence": dict(sorted(stats.counts("prompt_evidence").items())),
         "finish": dict(sorted(stats.finish.items())),
         "rows_with_error": tally.rows_with_error,
         "accepted": tally.accepted,

@@ -21,6 +21,9 @@ PROMPT = ("prompt_ids", "input_ids", "prompt_token_ids")
 COMPLETION = ("completion_ids", "output_ids", "response_ids", "response_token_ids", "token_ids")
 """Names of the two columns of ids; the first one that exists counts. The prompt may be missing."""
 
+OPTIONAL = frozenset({"prompt_evidence", "prompt_delta"})
+"""Columns of a tokens.parquet that a file of an earlier version lacks; they are null then."""
+
 TEXT = ("id", "finish_reason", "provider")
 """Further columns, which may be missing."""
 
@@ -52,10 +55,10 @@ def open_tokens(path: Path) -> Tables:
             raise InputError(f"{path}: empty; {_NEEDED}")
         return lambda: _from_jsonl(path, opener)
     columns = table_columns(path)
-    if set(SCHEMA.names) <= set(columns):
-        return lambda: _from_our_columns(path)
+    if set(SCHEMA.names) - OPTIONAL <= set(columns):
+        return lambda: _from_our_columns(path, [name for name in SCHEMA.names if name in columns])
     if "status" in columns and "completion_ids" in columns:
-        missing = [name for name in SCHEMA.names if name not in columns]
+        missing = [name for name in SCHEMA.names if name not in columns and name not in OPTIONAL]
         raise InputError(
             f"{path}: a tokens.parquet without {missing}; give all its columns, "
             "or leave `status` out, and every row counts as accepted"
@@ -64,12 +67,15 @@ def open_tokens(path: Path) -> Tables:
     return lambda: _from_parquet(path, columns, prompt, completion)
 
 
-def _from_our_columns(path: Path) -> Iterator[pa.RecordBatch]:
+def _from_our_columns(path: Path, names: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a tokens.parquet, which another tool may have written again with wider types."""
     start = 0
-    for batch in read_columns(path, SCHEMA.names, BATCH_ROWS):
+    for batch in read_columns(path, names, BATCH_ROWS):
         columns = []
         for field in SCHEMA:
+            if field.name not in names:
+                columns.append(pa.nulls(batch.num_rows, field.type))
+                continue
             column = batch.column(field.name)
             if field.type == _IDS:
                 columns.append(_ids(path, field.name, column, start))

@@ -18,6 +18,7 @@ from pipeline.stages.audit.page.samples import Sample
 from pipeline.stages.audit.page.token_view import view
 
 EVIDENCE = ("ids", "logprobs", "count", "text", "none")
+PROMPT_EVIDENCE = ("ids", "count", "text", "none")
 _REASONS = 6
 """Reasons for leaving rows out that are shown without a click."""
 _LONGEST = 120
@@ -213,6 +214,7 @@ def providers(summary: dict[str, Any], latencies: Latencies) -> Html:
 def evidence(summary: dict[str, Any]) -> Html:
     """Show how the ids are known, by provider, and the largest differences between bill and ids."""
     mix = {name: card["evidence"] for name, card in summary["providers"].items()}
+    prompts = {name: card["prompt_evidence"] for name, card in summary["providers"].items()}
     tokens = summary["tokens"]
     return join(
         stacked("How the ids are known", {"all": summary["evidence"], **mix}, EVIDENCE),
@@ -221,6 +223,13 @@ def evidence(summary: dict[str, Any]) -> Html:
             "ids: returned by the server. logprobs: from each token's bytes. "
             "count: encoded again, and as many as were billed. text: encoded again, count unknown or different. "
             "none: rejected, or not known.",
+            class_="soft small",
+        ),
+        stacked("How the prompts are known", {"all": summary["prompt_evidence"], **prompts}, PROMPT_EVIDENCE),
+        tag(
+            "p",
+            "ids: returned by the server. count: rendered, and as many tokens as were billed. "
+            "text: rendered, bill unknown or different. none: not known.",
             class_="soft small",
         ),
         facts(
