@@ -8,7 +8,7 @@ is taken only if the bill tells it from all others.
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -26,8 +26,8 @@ SMALL_OFFSETS = frozenset({-1, 1, 2})
 MIN_SAME, SAME_SHARE = 4, 0.6
 """Rows, and share of a provider's rows, from which a constant difference is its habit."""
 
-MIN_HABIT = 2
-"""Rows of a provider from which a reading that only the bill supports is taken for its habit."""
+MOST_CHANCE = 4
+"""A conclusion from rows is drawn when more than this many of them speak for it for each that speaks against it."""
 
 
 class PromptReading(NamedTuple):
@@ -47,22 +47,64 @@ class PromptHabits(NamedTuple):
 
     offset: int = 0
     """Billed minus rendered tokens on most of its rows."""
-    readings: tuple[str, ...] = ()
-    """Readings other than the template's that its bills support."""
+    supported: frozenset[str] = frozenset()
+    """Readings that its bills support where they tell them from the template's prompt."""
+    refuted: frozenset[str] = frozenset()
+    """Readings that its bills refute."""
+    unexplained: bool = False
+    """True when no reading explains most of its other bills: then one that explains a row does so by chance."""
 
 
 NO_HABITS = PromptHabits()
 
 
-def learn_prompts(deltas: Counter[int], readings: Counter[str]) -> PromptHabits:
-    """Return a provider's habits from its rows: differences of the plain rendering, and readings that explain one."""
-    rows = deltas.total()
+def learn_prompts(deltas: Counter[int], support: Counter[str], refutation: Counter[tuple[str, int]]) -> PromptHabits:
+    """Return a provider's habits from its rows.
+
+    Args:
+        deltas: billed minus rendered tokens of the rows that no other reading explains.
+        support: rows by reading whose bill is that of the reading and not that of the template's prompt.
+        refutation: rows by reading, and by their difference, whose bill is then not that of the reading.
+
+    """
     offset = min(deltas, key=lambda delta: (-deltas[delta], abs(delta)), default=0)
-    is_constant = deltas[offset] >= max(MIN_SAME, SAME_SHARE * rows)
+    is_constant = deltas[offset] >= max(MIN_SAME, SAME_SHARE * deltas.total())
+    usual = offset if is_constant else 0
+    against = Counter({name: count for (name, delta), count in refutation.items() if delta == usual})
+    explained = max(support.values(), default=0)
     return PromptHabits(
-        offset if is_constant else 0,
-        tuple(sorted(name for name, count in readings.items() if count >= MIN_HABIT)),
+        usual,
+        frozenset(name for name, count in support.items() if count > MOST_CHANCE * against[name]),
+        frozenset(name for name, count in against.items() if count > MOST_CHANCE * support[name]),
+        unexplained=_unexplained(deltas, usual) * MOST_CHANCE > explained,
     )
+
+
+def _unexplained(deltas: Counter[int], offset: int) -> int:
+    """Count the rows whose bill neither the template's prompt nor a small constant explains."""
+    expected = {0, offset} & (SMALL_OFFSETS | {0})
+    return sum(count for delta, count in deltas.items() if delta not in expected)
+
+
+def weigh(
+    plain: list[int], billed: int, render: Render, conversation: Conversation
+) -> tuple[list[str], list[tuple[str, int]]]:
+    """Return the readings that a bill supports, and those that it refutes where the provider has the row's offset.
+
+    A reading with as many tokens as the template's prompt is neither.
+    """
+    supported: list[str] = []
+    refuted: list[tuple[str, int]] = []
+    delta = billed - len(plain)
+    for name, read in _readings(conversation):
+        ids = _rendered(render, read)
+        if ids is None or len(ids) == len(plain):
+            continue
+        if len(ids) == billed:
+            supported.append(name)
+        if delta in SMALL_OFFSETS | {0}:
+            refuted.append((name, delta))
+    return supported, refuted
 
 
 def read_prompt(
@@ -81,33 +123,49 @@ def read_prompt(
     if not billed:
         return PromptReading(plain, "text", None)
     delta = billed - len(plain)
-    if delta == 0:
-        if (rival := _rival(plain, habits, render, conversation)) is not None:
-            doubt = f"prompt_ambiguous: {rival} has the same count"
-            return PromptReading(plain, "text", 0, ("prompt_ambiguous",), (doubt,))
-        return PromptReading(plain, "count", 0)
-    found = explanations(billed, render, conversation)
-    by_ids = {tuple(ids): name for name, ids in reversed(found)}
-    if len(by_ids) > 1 and (known := {ids: name for ids, name in by_ids.items() if name in habits.readings}):
-        by_ids = known
+    is_usual = delta == habits.offset and delta in SMALL_OFFSETS
+    if delta == 0 or is_usual:
+        return _with_usual_bill(plain, delta, habits, render, conversation)
+    found = [] if habits.unexplained else explanations(billed, render, conversation)
+    found = [(name, ids) for name, ids in found if not habits.refuted & set(name.split(" + "))]
+    known = [(name, ids) for name, ids in found if habits.supported.issuperset(name.split(" + "))]
+    by_ids = {tuple(ids): name for name, ids in reversed(known or found)}
     if len(by_ids) == 1:
         ((ids, name),) = by_ids.items()
-        if not (delta in SMALL_OFFSETS and delta == habits.offset and name not in habits.readings):
-            return PromptReading(list(ids), "count", 0, (), (f"prompt_reading: {name}",))
-    if delta == habits.offset and delta in SMALL_OFFSETS:
-        return PromptReading(plain, "count", delta, (), (f"prompt_offset: {delta:+d} on the provider's rows",))
-    if len(by_ids) > 1:
-        doubt = f"prompt_ambiguous: {', '.join(sorted(set(by_ids.values())))} have the billed count"
-        return PromptReading(plain, "text", delta, ("prompt_ambiguous",), (doubt,))
-    if delta == habits.offset and delta > 0:
-        return PromptReading(
-            plain,
-            "text",
-            delta,
-            ("prompt_count_mismatch",),
-            (f"prompt_has_hidden_text: {delta:+d} on most of the provider's rows",),
-        )
-    return PromptReading(plain, "text", delta, ("prompt_count_mismatch",))
+        return PromptReading(list(ids), "count", 0, (), (f"prompt_reading: {name}",))
+    if by_ids:
+        return _ambiguous(plain, delta, by_ids.values())
+    is_hidden = delta == habits.offset and delta > 0
+    notes = (f"prompt_has_hidden_text: {delta:+d} on most of the provider's rows",) if is_hidden else ()
+    return PromptReading(plain, "text", delta, ("prompt_count_mismatch",), notes)
+
+
+def _with_usual_bill(
+    plain: list[int], delta: int, habits: PromptHabits, render: Render, conversation: Conversation
+) -> PromptReading:
+    """Return the prompt of a row with the bill of the template's prompt; another reading may have the same count."""
+    notes = (f"prompt_offset: {delta:+d} on the provider's rows",) if delta else ()
+    rivals = {
+        tuple(ids): name
+        for name, read in _readings(conversation)
+        if name != "thinking_off"
+        and name not in habits.refuted  # the two modes of thinking differ in their counts
+        and (ids := _rendered(render, read)) is not None
+        and ids != plain
+        and len(ids) == len(plain)
+    }
+    if not rivals:
+        return PromptReading(plain, "count", delta, (), notes)
+    known = {ids: name for ids, name in rivals.items() if name in habits.supported}
+    if len(known) == 1:
+        ((rival, name),) = known.items()
+        return PromptReading(list(rival), "count", delta, (), (*notes, f"prompt_reading: {name}"))
+    return _ambiguous(plain, delta, ["as_sent", *rivals.values()])
+
+
+def _ambiguous(plain: list[int], delta: int, names: Iterable[str]) -> PromptReading:
+    doubt = f"prompt_ambiguous: {', '.join(sorted(set(names)))} have the billed count"
+    return PromptReading(plain, "text", delta, ("prompt_ambiguous",), (doubt,))
 
 
 def explanations(billed: int, render: Render, conversation: Conversation) -> list[tuple[str, list[int]]]:
@@ -131,16 +189,6 @@ def explanations(billed: int, render: Render, conversation: Conversation) -> lis
         if ids is not None and len(ids) == billed:
             pairs.append((f"{first} + {second}", ids))
     return pairs
-
-
-def _rival(plain: list[int], habits: PromptHabits, render: Render, conversation: Conversation) -> str | None:
-    """Return a habit of the provider that gives other ids of the same count, or None."""
-    for name, read in _readings(conversation) if habits.readings else ():
-        if name in habits.readings and name != "thinking_off":
-            ids = _rendered(render, read)
-            if ids is not None and ids != plain and len(ids) == len(plain):
-                return name
-    return None
 
 
 def _rendered(render: Render, conversation: Conversation) -> list[int] | None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from pipeline.answers.ladder import Rebuilder
 from pipeline.answers.lines import Job
-from pipeline.answers.prompts import NO_HABITS, PromptHabits, PromptReading, read_prompt
+from pipeline.answers.prompts import NO_HABITS, Conversation, PromptHabits, PromptReading, Render, read_prompt, weigh
 from pipeline.answers.providers.engines import seams_trimmed_by_default
 from pipeline.answers.providers.habits import UNKNOWN, HabitCounts, Habits, add_counts
 from pipeline.answers.providers.observation import Observer
@@ -157,14 +157,12 @@ class RowMaker:
         counts = HabitCounts()
         prompt = self._prompt(job, reply)
         observer = Observer(self._rebuilder, self._prompt_state(prompt), job.tools, job.bounds)
-        if prompt.delta is not None:
-            reading = next(
-                (note.partition(": ")[2] for note in prompt.notes if note.startswith("prompt_reading:")), None
-            )
-            if reading is None:
-                counts.prompt_deltas[prompt.delta] = 1
-            else:
-                counts.prompt_readings[reading] = 1
+        if (claim := self._prompt_claim(job, reply)) is not None and prompt.evidence in ("count", "text"):
+            supported, refuted = weigh(*claim)
+            counts.prompt_support.update(supported)
+            counts.prompt_refutation.update(refuted)
+            is_explained = any(note.startswith("prompt_reading:") for note in prompt.notes)
+            counts.prompt_deltas.update([] if supported or is_explained else [claim[1] - len(claim[0])])
         counts.trimmed.update(seams_trimmed_by_default(job.body))
         counts.templated.update(self._rebuilder.context.format.seams.items())
         bill = reply.bill if len(reply.answers) == 1 else Bill()
@@ -243,6 +241,23 @@ class RowMaker:
 
     def _read_prompt(self, job: Job, plain: list[int], reply: Reply, habits: PromptHabits) -> PromptReading:
         """Read the conversation as the bill supports it; an answer that shows reasoning had a prompt that asked for it."""
+        return read_prompt(plain, reply.usage.prompt, habits, self._reader(reply), self._conversation(job))
+
+    def _prompt_claim(self, job: Job, reply: Reply) -> tuple[list[int], int, Render, Conversation] | None:
+        """Return the template's prompt, its bill, and what is needed to read it otherwise; None without a bill."""
+        if job.messages is None or not reply.usage.prompt:
+            return None
+        conversation = self._conversation(job)
+        try:
+            return self._render(*conversation), reply.usage.prompt, self._reader(reply), conversation
+        except InputError:
+            return None
+
+    def _conversation(self, job: Job) -> Conversation:
+        return job.messages, job.tools if self._send_tools else None, None
+
+    def _reader(self, reply: Reply) -> Render:
+        """Return the renderer of a row's readings: an answer that shows reasoning was not asked for in instant mode."""
         may_be_instant = not any(answer.reasoning for answer in reply.answers)
 
         def render(messages: Any, tools: Any, thinking: bool | None) -> list[int]:
@@ -250,8 +265,7 @@ class RowMaker:
                 raise InputError("the answer shows reasoning")
             return self._render(messages, tools, thinking)
 
-        tools = job.tools if self._send_tools else None
-        return read_prompt(plain, reply.usage.prompt, habits, render, (job.messages, tools, None))
+        return render
 
     def _render(self, messages: Any, tools: Any, thinking: bool | None = None) -> list[int]:
         if self._renderer is None:

@@ -171,8 +171,11 @@ class HabitCounts:
     """Billed minus returned tokens on answers that ended by themselves and whose returned ids lack the end token."""
     prompt_deltas: Counter[int] = field(default_factory=Counter)
     """Billed minus rendered tokens of the prompt, unless another reading of it explains the bill."""
-    prompt_readings: Counter[str] = field(default_factory=Counter)
-    """Readings of the prompt that alone explain its bill."""
+    prompt_support: Counter[str] = field(default_factory=Counter)
+    """Rows whose bill is that of another reading of the prompt, by reading."""
+    prompt_refutation: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """Rows whose bill is that of the template's prompt, but for a small difference, and not that of another reading; by
+    reading and difference."""
 
     def add(self, other: "HabitCounts") -> None:
         """Add the counts of other rows."""
@@ -317,7 +320,7 @@ def _habits(own: HabitCounts, others: HabitCounts) -> Habits:
         limit=piled_bill(own),
         splits=own.apart > own.reasoning_alone,
         ids_gap=usual_gap(own),
-        prompts=learn_prompts(own.prompt_deltas, own.prompt_readings),
+        prompts=learn_prompts(own.prompt_deltas, own.prompt_support, own.prompt_refutation),
     )
 
 
