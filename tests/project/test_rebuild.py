@@ -104,7 +104,11 @@ EDITS = [
     ("conf/dataset/code.yaml", swap("max_tokens: 1", "max_tokens: 2"), "generate@code reconstruct@code"),
     ("conf/dataset/code.yaml", swap("usd: ", "usd: 9"), "generate@code"),
     ("conf/dataset/code.yaml", swap("limit: null", "limit: 7"), "prompts@code"),
-    ("conf/dataset/code.yaml", swap("send_tools: false", "send_tools: true"), "generate@code reconstruct@code"),
+    (
+        "conf/dataset/code.yaml",
+        swap("send_tools: false", "send_tools: true"),
+        "prompts@code generate@code reconstruct@code",
+    ),
     ("conf/dataset/code.yaml", swap("reasoning: required", "reasoning: optional"), "audit@code"),
     ("conf/dataset/code.yaml", lambda text: text + "audit: {gate: {min_accepted: 3}}\n", "audit@code"),
     ("conf/dataset/code.yaml", lambda text: "# a comment\n" + text + "\n\n", ""),

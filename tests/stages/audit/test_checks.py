@@ -302,6 +302,7 @@ def billing_cases(tokenizer: Tokenizer) -> dict[str, list[Case]]:
         "prompt_count": [
             Case(replace(row, prompt_evidence="text", prompt_delta=12), says="12 prompt tokens more"),
             Case(replace(row, prompt_evidence="text", prompt_delta=-3), says="3 prompt tokens fewer"),
+            Case(replace(row, prompt_evidence="text", prompt_delta=1), says="1 prompt tokens more"),
         ],
         "reasoning_count": [
             Case(long, first(long.completion_ids, THINK_CLOSE)),
