@@ -52,6 +52,7 @@ _CAUSES = (
             "pre_consume_token_quota_failed",  # One API, New API
             "budget_exceeded",  # LiteLLM
             "payment_required",
+            "402",  # Google: beside the status RESOURCE_EXHAUSTED, which is also that of its rate limits
             "arrearage",  # DashScope
             "1113",  # Zhipu: the account is in arrears
             "base_resp_1008",  # MiniMax: insufficient balance

@@ -116,16 +116,19 @@ def test_of_two_providers_the_one_that_overshoots_is_named_and_counts_only_while
     assert 1200 - MOST < sum(account) <= 1200
 
 
-@pytest.mark.parametrize("prompt", ["short", "long " * 600])
-def test_a_long_prompt_does_not_hide_the_dollars_of_an_overshoot(
-    bench: Bench, account: list[int], prompt: str
+@pytest.mark.parametrize("together", [False, True])
+def test_a_long_prompt_whose_reservation_covers_its_bill_does_not_hide_the_overshoot(
+    bench: Bench, account: list[int], together: bool
 ) -> None:
     bench.provider = {"concurrency": 1}
-    bench.dataset_budget = {"usd": 0.012}
+    bench.dataset_budget = {"usd": 0.0035}
     serve(bench, account, lambda _: (1000, bill(1000)))
-    bench.ask(prompt, *map(str, range(40)))
-    assert bench.server.billed <= 0.012
-    assert len(account) >= 4
+    if not together:
+        bench.ask("long " * 600)
+        bench.provider = {"concurrency": 40}
+    bench.ask("long " * 600, *map(str, range(40)))
+    assert bench.server.billed <= 0.0035
+    assert len(account) == 1
 
 
 def test_a_price_above_the_listed_one_is_told_and_counted(
