@@ -91,26 +91,31 @@ def measured(root: Path, variant: str, seeds: int, steps: int) -> dict[str, Any]
         pq.write_table(pa.Table.from_pylist(taken, schema=table.schema), folder / "accepted.parquet")
         shutil.rmtree(folder / "hidden", ignore_errors=True)
         stage(root, "extract", name)
+    per_epoch = trained(root, config, seed=0, epochs=1)
+    epochs = max(1, round(steps / per_epoch))
     lengths: list[float] = []
     done: list[int] = []
     for seed in range(seeds):
-        epochs = 8 if not done else max(1, round(8 * steps / done[0]))
-        config["train"] |= {"seed": seed, "epochs": epochs}
-        (root / "build/config.json").write_text(json.dumps(config))
-        shutil.rmtree(root / "build/drafter", ignore_errors=True)
-        stage(root, "train")
+        done.append(trained(root, config, seed=seed, epochs=epochs))
         stage(root, "evaluate")
-        if not done:
-            done.append(int((root / "build/drafter/log.csv").read_text().strip().split("\n")[-1].split(",")[0]))
         lengths.append(json.loads((root / "build/drafter/eval.json").read_text())["acceptance_length"])
     half = T_95[seeds] * statistics.stdev(lengths) / seeds**0.5 if seeds > 1 else 0.0
     return {
         "rows": count,
-        "steps_of_8_epochs": done[0],
+        "steps": done[0],
         "lengths": lengths,
         "mean": round(statistics.fmean(lengths), 3),
         "half_interval_95": round(half, 3),
     }
+
+
+def trained(root: Path, config: dict[str, Any], *, seed: int, epochs: int) -> int:
+    """Train a drafter anew; return its optimizer steps."""
+    config["train"] |= {"seed": seed, "epochs": epochs}
+    (root / "build/config.json").write_text(json.dumps(config))
+    shutil.rmtree(root / "build/drafter", ignore_errors=True)
+    stage(root, "train")
+    return int((root / "build/drafter/log.csv").read_text().strip().split("\n")[-1].split(",")[0])
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""Randomized runs against a budget: prices, lengths, failures, concurrency, several runs on one ledger. The server's own account decides.
+"""Randomized runs against a budget, judged by the server's own account.
+
+Prices, lengths, failures and concurrency are random, and several runs share one ledger.
 
 python -m benchmarks.generate_budget [--runs 500] [--seed 0]          about 5 minutes on two quiet cores
 """

@@ -1,8 +1,9 @@
-"""A restart over 100,000 answered prompts: how long until the first request, and how long a rerun with nothing to do takes.
+"""A restart over 100,000 answered prompts: seconds until the first request, and of a rerun with nothing to do.
 
     python -m benchmarks.generate_restart [--rows 100000] [--size 4000]          about 2 minutes on two quiet cores
 
-The ledger is filled from a responses.jsonl, as after a `dvc pull`; each timed run is a process of its own, start included.
+The ledger is filled from a responses.jsonl, as after a `dvc pull`; each timed run is a process of its own, start
+included.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""How many rows are exactly what the model emitted: every habit of a provider x every shape x canonical and sampled segmentations.
+"""Exactness of reconstruction: every habit of a provider, every shape, canonical and sampled segmentations.
 
     python -m benchmarks.reconstruct_exactness [--answers 1000] [--seed 0]
 
@@ -60,7 +60,8 @@ def main() -> None:
         counts["naive", kind, "right" if naive(job, tokenizer, marker) == answer.ids else "wrong"] += 1
         if not right and row.evidence in ("ids", "logprobs", "count") and (canonical or row.status == "accept"):
             shown.append(
-                f"{job.id} {row.evidence} {row.status} {row.reason} {row.notes} {comparison.first_difference(ids, answer.ids)}"
+                f"{job.id} {row.evidence} {row.status} {row.reason} {row.notes} "
+                f"{comparison.first_difference(ids, answer.ids)}"
             )
     hard = HardEndings(record, tokenizer, arguments.seed)
     endings = {kind: hard_scores(hard, kind, answers, maker, comparison) for kind in hard.kinds}

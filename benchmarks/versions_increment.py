@@ -1,11 +1,12 @@
-"""What 100 prompts more than 10,000 cost downstream of `generate`, in CPU seconds of each stage, beside a clean build of all 10,100.
+"""CPU seconds of each stage after `generate` for 100 prompts more than 10,000, beside a clean build of all 10,100.
 
     python -m benchmarks.versions_increment [--rows 10000] [--added 100] [--tokens 200] [--folder FOLDER [PHASE ...]]
 
-Every figure is the user and system time of `python -m pipeline STAGE` as `dvc repro` runs it, start of the process included. `fixed` is the same
-with a handful of rows: interpreter, imports, vocabulary, weights. What is above it is called work. The target is a random model of the stand-in's
-size, so a real target's extraction weighs more than here, never less. Phases may run one by one, in this order, with a folder that lasts:
-prepare, first, at_the_end, anywhere, clean, added_alone, fixed, report.
+Every figure is the user and system time of `python -m pipeline STAGE` as `dvc repro` runs it, start of the process
+included. `fixed` is the same with a handful of rows: interpreter, imports, vocabulary, weights. What is above it is
+called work. The target is a random model of the stand-in's size, so a real target's extraction weighs more than here,
+never less. Phases may run one by one, in this order, with a folder that lasts: prepare, first, at_the_end, anywhere,
+clean, added_alone, fixed, report.
 """
 
 import argparse
@@ -35,7 +36,7 @@ _OF_THE_CLOCK = "report.html"
 
 
 def make_rows(count: int, tokens: int, seed: int) -> list[tuple[str, str]]:
-    """Lines of prompts.jsonl and responses.jsonl; text of the standard library's sources, a quarter to twice as long as ``tokens``."""
+    """Return lines of prompts.jsonl and responses.jsonl, a quarter to twice ``tokens`` long."""
     from pipeline.project.targets import open_target
 
     _, tokenizer = open_target("kimi_k25")

@@ -3,8 +3,8 @@
     python -m pipeline.sweep -m train.lr=1e-4,3e-4 audit=default,strict
 
 Hydra's grammar, sweepers and launchers work as usual. Each job runs `dvc exp run --temp` in its own copy of HEAD, with
-the shared cache and ledger: parts of the build that a job does not change are not built again, and no prompt is paid for
-twice. A job's name is a hash of the commit and its overrides, so an interrupted sweep, started again, runs only the
+the shared cache and ledger: parts of the build that a job does not change are not built again, and no prompt is paid
+for twice. A job's name is a hash of the commit and its overrides, so an interrupted sweep, started again, runs only the
 missing jobs.
 """
 

@@ -240,7 +240,7 @@ class RowMaker:
         )
 
     def _read_prompt(self, job: Job, plain: list[int], reply: Reply, habits: PromptHabits) -> PromptReading:
-        """Read the conversation as the bill supports it; an answer that shows reasoning had a prompt that asked for it."""
+        """Read the conversation as the bill supports it."""
         return read_prompt(plain, reply.usage.prompt, habits, self._reader(reply), self._conversation(job))
 
     def _prompt_claim(self, job: Job, reply: Reply) -> tuple[list[int], int, Render, Conversation] | None:

@@ -70,12 +70,13 @@ def check_format(chat: str, messages: list[dict[str, Any]], tools: list[dict[str
             raise InputError(f"message {number} ({role}): the template of {chat} drops parts of type 'thinking'")
     if not rules.several_calls and sum(len(message.get("tool_calls") or []) for message in messages) > 1:
         raise InputError(
-            f"the template of {chat} separates a second tool call otherwise than the renderer does; keep one call at most"
+            f"the template of {chat} separates a second tool call otherwise than the renderer does; "
+            "keep one call at most"
         )
     if messages[-1]["role"] == "assistant":
         raise InputError(
-            f"message {len(messages) - 1}: the last message is the assistant's; the template of {chat} closes that turn "
-            "and opens another, and a server may continue it instead; end with the user's or a tool's message"
+            f"message {len(messages) - 1}: the last message is the assistant's; the template of {chat} closes that "
+            "turn and opens another, and a server may continue it instead; end with the user's or a tool's message"
         )
 
 

@@ -1,4 +1,4 @@
-"""The state of a build: each dataset's rows and verdict, providers' speed, the drafter; from small files kept in git."""
+"""The state of a build from small files kept in git: datasets, verdicts, providers' speed, the drafter."""
 
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,7 @@
 """conf/ and params.yaml composed into build/config.json, build/config.yaml and build/code.json.
 
-`dvc repro` does not compose Hydra configs, so this is the first stage. It depends on conf/, pipeline/, data/ and the two
-keys of params.yaml; every other stage takes the keys that it reads from build/config.json, as DVC params.
+`dvc repro` does not compose Hydra configs, so this is the first stage. It depends on conf/, pipeline/, data/ and the
+two keys of params.yaml; every other stage takes the keys that it reads from build/config.json, as DVC params.
 """
 
 import io

@@ -230,7 +230,7 @@ def _cell(value: float | None) -> str:
 
 
 def show(jobs: list[SweepJob], record: Path) -> None:
-    """Print the table, the path of the records, and the next commands to standard error; programs read standard output."""
+    """Print the table, the path of the records and the next commands to standard error."""
     console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160)
     common = set.intersection(*(set(job.overrides) for job in jobs)) if len(jobs) > 1 else set()
     table = Table(

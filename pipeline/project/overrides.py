@@ -134,7 +134,7 @@ def _values(override: Override) -> list[str]:
         return [str(override.input_line)]
     if not override.is_discrete_sweep():
         raise ConfigError(
-            f"override {override.input_line!r}: Hydra's own sweeper tries listed values only, and an interval has none; "
-            "write choice() or range(), or choose an optimising sweeper (hydra/sweeper=optuna)"
+            f"override {override.input_line!r}: Hydra's own sweeper tries listed values only, and an interval "
+            "has none; write choice() or range(), or choose an optimising sweeper (hydra/sweeper=optuna)"
         )
     return [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]

@@ -20,7 +20,7 @@ STOPPED_BY_TOKEN = "stopped_by_other_token"  # noqa: S105 -- a token of text
 """Flag: a stop token that is not the target's end token ended the answer."""
 
 AT_LIMIT = "length_limit_reached"
-"""Flag: the server says that the answer ended by itself, and its bill is as long as the request or the server allows."""
+"""Flag: the server says that the answer ended by itself, but its bill is as long as the request or server allows."""
 
 MAYBE_STRING = "stop_string_possible"
 """Flag: the request has stop strings or stop tokens, and the server does not say what ended the answer."""

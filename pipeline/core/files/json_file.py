@@ -38,7 +38,8 @@ def read_json(path: Path) -> Any:
         return orjson.loads(content)
     except orjson.JSONDecodeError as error:
         raise ArtifactError(
-            f"{parse_error_message(path, 'JSON', error.lineno, error.msg, conflict_line(content))}; delete it and run `dvc repro`"
+            f"{parse_error_message(path, 'JSON', error.lineno, error.msg, conflict_line(content))}; "
+            "delete it and run `dvc repro`"
         ) from error
 
 

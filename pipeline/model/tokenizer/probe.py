@@ -1,7 +1,7 @@
 """A tokenizer's behaviour at special tokens and at the seams between segments, as text.
 
-A pipeline that places markers by id and encodes each segment alone must know when that gives other ids than encoding the
-whole text.
+A pipeline that places markers by id and encodes each segment alone must know when that gives other ids than encoding
+the whole text.
 """
 
 from pipeline.formats.schema.target import TargetSpec
@@ -72,7 +72,7 @@ def answer_lines(spec: TargetSpec, tokenizer: Tokenizer) -> list[str]:
 
 
 def seam_lines(tokenizer: Tokenizer) -> list[str]:
-    """Return a line for each seam: where the joined text has other ids, a seam must be exactly where the model put it."""
+    """Return a line for each seam; where the joined text has other ids, the place of the seam matters."""
     lines = []
     for left, right in SEAMS:
         apart, joined = [*tokenizer.encode(left), *tokenizer.encode(right)], tokenizer.encode(left + right)

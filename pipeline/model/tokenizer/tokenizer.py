@@ -16,7 +16,8 @@ from pipeline.formats.schema.target import TokenizerSpec
 from pipeline.model.tokenizer.backend import TokenizerBackend
 
 _SPLIT_PROBE = (
-    "I don't DON'T they'll x's 1 12 123 1234 12345678 a1b2 中文English混合 我在2024年用Python写了3个脚本，效果不错！Ⅷ ² ½ "
+    "I don't DON'T they'll x's 1 12 123 1234 12345678 a1b2 "
+    "中文English混合 我在2024年用Python写了3个脚本，效果不错！Ⅷ ² ½ "
     "  two   three\t\ttabs \n\n \r\n\r\n\u00a0nbsp\u3000wide CamelCase HTTPServer snake_case "
     "naïve e\u0301 Ǆ ʰ ひらがな カタカナ 한국어 हिन्दी "
     "… — «x» $1.50 a+b==c; // x\n\tif (y) {\n  z[0] = '\"';\n}\n\n\n🙂👍🏽👨\u200d👩 \u200b<|im_end|> <｜x｜> "

@@ -86,7 +86,7 @@ class ExportSource:
         self._chosen = self._rows_of(split)
         if not any(map(len, self._chosen)):
             raise InputError(
-                f"no {split.side} rows to export in {[str(folder) for folder in folders]}: train.heldout is {split.share}"
+                f"no {split.side} rows to export in {[*map(str, folders)]}: train.heldout is {split.share}"
             )
         self.frequency = torch.zeros(self.manifest.vocab_size, dtype=torch.int64)
         """int64 [vocab]: how often the rows that `rows` has yielded train each token."""

@@ -1,9 +1,9 @@
 """A git merge driver for dvc.lock: `python -m pipeline.project.versions.merge_driver BASE OURS THEIRS`, into OURS.
 
 DVC's own driver is for `.dvc` files only. This one merges stage by stage. A stage that one side changed takes the entry
-of that side. A stage that both sides changed in different ways loses its entry, so that `dvc repro` restores it from the
-run cache or runs it; an entry of one side could fit neither side's config. `make setup` registers the driver with git;
-`.gitattributes` names its files.
+of that side. A stage that both sides changed in different ways loses its entry, so that `dvc repro` restores it from
+the run cache or runs it; an entry of one side could fit neither side's config. `make setup` registers the driver with
+git; `.gitattributes` names its files.
 """
 
 import io

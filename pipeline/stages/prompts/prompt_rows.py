@@ -33,7 +33,7 @@ _MEDIA = frozenset({"audio", "image", "images", "image_url", "video", "videos", 
 
 _ID = Prompt.model_fields["id"].metadata[0].pattern
 _ID_LENGTH = 16
-"""Hex digits of the content hash in an id: 64 bits; a clash in a million prompts is less likely than 1 in 10 million."""
+"""Hex digits of the content hash in an id: 64 bits; a clash in a million prompts has odds below 1 in 10 million."""
 
 
 def content_hash(messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> bytes:

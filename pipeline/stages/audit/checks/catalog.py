@@ -162,7 +162,7 @@ CHECKS: tuple[RowCheck | DatasetCheck, ...] = (
     ),
     RowCheck(
         "token_loop",
-        "No token and no phrase occurs many times in succession. Repetitions that differ, say by a number, are not seen.",
+        "No token and no phrase occurs many times in succession. Repetitions that differ by a number are not seen.",
         degeneration.token_loop,
     ),
     RowCheck(

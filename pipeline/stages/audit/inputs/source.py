@@ -19,7 +19,7 @@ from pipeline.stages.audit.inputs.context import Context
 
 BATCH_ROWS = 256
 BATCH_TOKENS = 1 << 20
-"""A batch has at most so many rows, and at most so many tokens unless one row has more: memory does not depend on the file."""
+"""Most rows of a batch, and most tokens unless one row has more: memory does not depend on the file."""
 
 
 class Rows(NamedTuple):

@@ -15,9 +15,10 @@ from pipeline.stages.extract.plan import InputRow
 MARGIN = 0.05
 """Most that the engine's token may lie below the largest logit, as a share of the largest absolute logit.
 
-The engine's choice and ours need not be the same token: two logits may tie, bfloat16 keeps 8 bits (0.4 % of a logit), and
-an engine whose head is float8 (3 bits) moves a logit by about 1 % of the largest, since the errors of many products average
-out. With the states of other tokens the engine's token is typically below by more than half of the largest logit.
+The engine's choice and ours need not be the same token: two logits may tie, bfloat16 keeps 8 bits (0.4 % of a logit),
+and an engine whose head is float8 (3 bits) moves a logit by about 1 % of the largest, since the errors of many products
+average out. With the states of other tokens the engine's token is typically below by more than half of the largest
+logit.
 """
 _NORM_TOLERANCE = 0.02
 """A normed state, divided by the norm's weights, has a root mean square within this of one; others have no reason

@@ -82,8 +82,8 @@ class Vllm:
     def request(self, row: InputRow) -> tuple[str, dict[str, Any]]:
         """Ask with token ids as the prompt, and for one greedy token: the engine takes no request without one.
 
-        The penalties are named because vLLM otherwise takes them from the model's generation_config.json, and would write
-        another token than the one with the largest logit.
+        The penalties are named because vLLM otherwise takes them from the model's generation_config.json, and would
+        write another token than the one with the largest logit.
         """
         body = {
             "model": self._spec.model,

@@ -1,7 +1,8 @@
 """The ledger's tables, and the upgrades of files of earlier versions.
 
-No upgrade loses anything that was paid for. Rows are only appended, in the order of the events. A row that is changed later, or that is written in the order of the
-requests while answers arrive in another order, would cost a disk page of its own.
+No upgrade loses anything that was paid for. Rows are only appended, in the order of the events. A row that is changed
+later, or that is written in the order of the requests while answers arrive in another order, would cost a disk page of
+its own.
 """
 
 import sqlite3

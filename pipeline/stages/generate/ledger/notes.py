@@ -1,6 +1,7 @@
 """Notes beside the account: runs, written files, lists of endpoints.
 
-They only save later runs some work. A full disk must not keep the answers from being written out, so a note that does not fit is left out without an error.
+They only save later runs some work. A full disk must not keep the answers from being written out, so a note that does
+not fit is left out without an error.
 """
 
 import contextlib
