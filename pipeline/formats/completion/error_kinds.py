@@ -55,6 +55,8 @@ _CAUSES = (
             "402",  # Google: beside the status RESOURCE_EXHAUSTED, which is also that of its rate limits
             "arrearage",  # DashScope
             "1113",  # Zhipu: the account is in arrears
+            "1309",  # Zhipu: the plan has expired
+            "freetieronly",  # DashScope: AllocationQuota.FreeTierOnly
             "base_resp_1008",  # MiniMax: insufficient balance
         ),
     ),
@@ -74,6 +76,7 @@ _CAUSES = (
             "1303",  # Zhipu: too many requests in a time
             "1304",  # Zhipu: the calls of a day
             "1305",  # Zhipu: the model has too much traffic
+            "1308",  # Zhipu: the limit of a plan, with the time at which it starts anew
             "base_resp_1002",  # MiniMax: rate limit; Zhipu's 1002 is a wrong key
         ),
     ),
@@ -87,7 +90,6 @@ _CAUSES = (
             "data_inspection_failed",  # DashScope
             "context_length",  # OpenAI: context_length_exceeded
             "1301",  # Zhipu: unsafe content
-            "1261",  # Zhipu: the prompt is too long
         ),
     ),
 )

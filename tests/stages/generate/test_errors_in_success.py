@@ -103,16 +103,19 @@ CREDIT: dict[str, Any] = {
     },
     "wrapped": {"error": {"message": 'Error from provider(zai): {"error":{"message":"Insufficient balance"}}'}},
     "a list": [{"error": {"message": "Insufficient balance"}}],
-    "a notice": says("You are out of credits.", NOTHING),
 }
 
 
+def test_a_notice_of_missing_credit_stops() -> None:
+    outcome = judged(says("You are out of credits.", NOTHING))
+    assert (outcome.verdict, outcome.kind, outcome.cost_pico) == (Verdict.STOP, "no_credit", 0)
+    assert "You are out of credits." in outcome.message
+
+
 @pytest.mark.parametrize("status", [200, 400, 403, 429])
-@pytest.mark.parametrize("name", CREDIT)
-def test_missing_credit_stops_whatever_the_status(name: str, status: int) -> None:
-    if name == "a notice" and status != 200:
-        pytest.skip("a notice is an answer, which comes with 200 alone")
-    outcome = judged(CREDIT[name], status)
+@pytest.mark.parametrize("document", CREDIT.values(), ids=CREDIT)
+def test_missing_credit_stops_whatever_the_status(document: Any, status: int) -> None:
+    outcome = judged(document, status)
     assert (outcome.verdict, outcome.kind, outcome.cost_pico) == (Verdict.STOP, "no_credit", 0)
     assert any(word in outcome.message.lower() for word in ("credit", "balance", "余额不足"))
 
