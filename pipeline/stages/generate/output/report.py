@@ -33,8 +33,8 @@ def plan_lines(
     ]
     if excess != NO_CHARGE:
         lines.append(
-            f"  this server has billed up to {excess.tokens:,} tokens and ${to_usd(excess.pico):.6f} more than a request "
-            f"could cost: with as much for each, at most ${worst + to_usd(excess.pico * before.new):.4f} and "
+            f"  this server has billed up to {excess.tokens:,} tokens and ${to_usd(excess.pico):.6f} more than a "
+            f"request could cost: with as much for each, at most ${worst + to_usd(excess.pico * before.new):.4f} and "
             f"{before.most_completion_tokens + excess.tokens * before.new:,} tokens"
         )
     for cap in caps:
