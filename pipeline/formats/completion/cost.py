@@ -31,7 +31,7 @@ def read_cost(usage: dict[str, Any]) -> Cost:
     if stated is None and not byok:
         return NO_COST
     upstream = mapping(usage.get("cost_details")).get("upstream_inference_cost")
-    if byok is True or byok == "true":
+    if byok is True or str(byok).lower() in ("true", "1"):
         return _own_key(stated, upstream)
     usd = dollars(stated)
     if usd is None:

@@ -26,7 +26,7 @@ from pipeline.stages.generate.ledger.writer import Writer
 from pipeline.stages.generate.limits.budget import Budget
 from pipeline.stages.generate.limits.free_disk import FreeDisk
 from pipeline.stages.generate.limits.limiter import Limiter
-from pipeline.stages.generate.limits.money import Price
+from pipeline.stages.generate.limits.money import Price, to_usd
 from pipeline.stages.generate.limits.retry import NextStep, Tries, next_step
 from pipeline.stages.generate.output.progress import RunProgress
 from pipeline.stages.generate.provider.classify import Outcome, Verdict, generation_id, judge, judge_lost
@@ -128,6 +128,8 @@ class Engine:
         self._policy_reasons: dict[str | None, str | None] = {}
         """Provider to why its answers lie outside the policy."""
         self._workers: list[asyncio.Task[None]] = []
+        self._told: set[str | None] = set()
+        """Providers whose bills beyond a reservation were told of."""
         self.unsaved: dict[str, LatestAttempt] = {}
         """By key, the answers that the ledger could not store."""
         self.error: AerieError | None = None
@@ -301,8 +303,8 @@ class Engine:
                 )
                 outcome = exchange.outcome
                 attempt = self._decide(outcome, tries)
-                charged = _charge(outcome, reserved, self._job.admission.price)
-                self._watch_bill(outcome, reserved, charged)
+                charged = _charge(outcome, reserved, self._budget.excess, self._job.admission.price)
+                self._watch_bill(outcome.provider, reserved, charged)
                 policy = self._policy_reason(outcome.provider) if outcome.verdict is Verdict.ANSWER else None
                 await self._save(request.key, _settlement(number, exchange, charged, policy))
             finally:
@@ -313,15 +315,28 @@ class Engine:
         finally:
             self._budget.settle(reserved, charged)
 
-    def _watch_bill(self, outcome: Outcome, reserved: Charge, charged: Charge) -> None:
-        """Tell of a server that bills more tokens than were asked for; from then on the caps count with such bills."""
-        if outcome.completion_tokens is None or not self._budget.learn(reserved, charged):
+    def _watch_bill(self, provider: str | None, reserved: Charge, charged: Charge) -> None:
+        """Tell once of a provider that bills more than it was asked for; from then on the caps count with such bills.
+
+        The excess in dollars is at least that of the tokens: a long prompt, whose reservation is generous, may hide it.
+        """
+        tokens = max(0, charged.tokens - reserved.tokens)
+        pico = max(charged.pico - reserved.pico, tokens * self._job.admission.price.completion, 0)
+        if not self._budget.learn(Charge(pico, tokens)) or provider in self._told:
             return
-        others = self._budget.in_flight - 1
+        self._told.add(provider)
+        name = provider or "the server"
+        bill = (
+            f"{name} billed {charged.tokens} tokens for a request of at most {reserved.tokens}: it does not obey "
+            "max_tokens"
+            if tokens
+            else f"{name} billed ${to_usd(charged.pico):.6f} for a request of at most ${to_usd(reserved.pico):.6f}: "
+            "its prices are above the listed ones"
+        )
+        others = self._limiter.active - 1
         self._progress.say(
-            f"generate: {outcome.provider or 'the server'} billed {charged.tokens} tokens for a request of at most "
-            f"{reserved.tokens}: it does not obey max_tokens. From now on each request counts with as much; the "
-            f"{others} in flight now can still pass a cap"
+            f"generate: {bill}. From now on each request counts with as much more; the {others} in flight now can "
+            "still pass a cap"
         )
 
     async def _save(self, key: str, settlement: Settlement) -> None:
@@ -446,16 +461,20 @@ class Engine:
         return step.wait
 
 
-def _charge(outcome: Outcome, reserved: Charge, price: Price) -> Charge:
-    """Return what counts against the caps: the known amounts, and for an unknown one the most that it can be."""
+def _charge(outcome: Outcome, reserved: Charge, excess: Charge, price: Price) -> Charge:
+    """Return what counts against the caps: the known amounts, and for an unknown one the most that it can be.
+
+    ``excess``: most that the server is known to bill beyond a reservation.
+    """
     if outcome.cost_pico == 0 and outcome.verdict is not Verdict.ANSWER:
         return Charge(0, outcome.completion_tokens or 0)
-    tokens = reserved.tokens if outcome.completion_tokens is None else outcome.completion_tokens
+    unknown = Charge(reserved.pico + excess.pico, reserved.tokens + excess.tokens)
+    tokens = unknown.tokens if outcome.completion_tokens is None else outcome.completion_tokens
     if outcome.cost_pico is not None:
         return Charge(outcome.cost_pico, tokens)
     # a server may bill more tokens than were asked for, and so more than was reserved
     billed = price.cost(outcome.prompt_tokens or 0, outcome.completion_tokens or 0)
-    return Charge(max(reserved.pico, billed), tokens)
+    return Charge(max(reserved.pico if outcome.completion_tokens is not None else unknown.pico, billed), tokens)
 
 
 def _settlement(attempt: int, exchange: Exchange, charged: Charge, policy: str | None) -> Settlement:

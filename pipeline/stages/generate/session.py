@@ -12,10 +12,10 @@ from pathlib import Path
 from pipeline.core.http import Client, require_open_files
 from pipeline.stages.generate.config import ProviderSection
 from pipeline.stages.generate.engine import AskJob, Ending, Engine, Resources
-from pipeline.stages.generate.ledger.accounts import largest_excess
 from pipeline.stages.generate.ledger.connection import FILE, opened
 from pipeline.stages.generate.ledger.notes import end_run, start_run
 from pipeline.stages.generate.ledger.queries import next_request_id
+from pipeline.stages.generate.ledger.records import Charge
 from pipeline.stages.generate.ledger.writer import Writer
 from pipeline.stages.generate.limits.budget import Budget, Cap
 from pipeline.stages.generate.limits.free_disk import FreeDisk
@@ -40,6 +40,8 @@ class Session:
     admission: Admission
     before: Survey
     caps: tuple[Cap, ...]
+    excess: Charge
+    """Most that the server is known to bill for one request beyond its reservation."""
     folder: Path
     """Folder of the ledger."""
 
@@ -78,8 +80,7 @@ def run_session(session: Session) -> Engine:
 async def _run_engine(session: Session, job: AskJob, progress: RunProgress) -> Engine:
     provider, outputs = session.provider, session.outputs
     assert provider.base_url is not None
-    budget = Budget(session.caps)
-    budget.excess = largest_excess(outputs.db, outputs.purse, outputs.dataset, provider.model)
+    budget = Budget(session.caps, session.excess)
     disk = FreeDisk(session.folder, outputs.builder.most_tokens)
     with opened(session.folder) as db, progress:
         writer = Writer(

@@ -87,9 +87,10 @@ def _ask(config: Config, provider: ProviderSection, outputs: GenerateOutputs, be
         provider, document, needs=outputs.builder.parameters(), max_tokens=config.sampling.max_tokens
     )
     caps = outputs.caps(config.dataset_budget, config.budget)
-    for line in plan_lines(before, admission, provider, caps):
+    excess = outputs.known_excess(admission)
+    for line in plan_lines(before, admission, provider, caps, excess):
         tell(line)
-    engine = run_session(Session(provider, outputs, admission, before, caps, folder))
+    engine = run_session(Session(provider, outputs, admission, before, caps, excess, folder))
     if engine.ending is Ending.INTERRUPTED:
         raise KeyboardInterrupt
     written = outputs.write(engine.unsaved)

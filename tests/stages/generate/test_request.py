@@ -83,6 +83,9 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
         {"model": "x"},
         {"max_tokens": 5},
         {"max_completion_tokens": 5},
+        {"max_new_tokens": 5},
+        {"max_output_tokens": 5},
+        {"options": {"num_predict": 5}},
         {"provider": {}},
         {"Temperature": 0},
         {"return_token_ids": True},
@@ -102,7 +105,16 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
         {"functions": []},
     ],
     "changes the form of the answer": [{"stream": True}],
-    "ends an answer where its bill cannot tell": [{"stop": ["x"]}, {"Stop_Token_Ids": [5]}, {"ignore_eos": True}],
+    "ends an answer where its bill cannot tell": [
+        {"stop": ["x"]},
+        {"Stop_Token_Ids": [5]},
+        {"ignore_eos": True},
+        {"stop_sequences": ["x"]},
+        {"include_stop_str_in_output": True},
+        {"eos_token_id": 5},
+        {"sampling_params": {"stop": ["x"]}},
+        {"options": {"stop": ["x"]}},
+    ],
     "not JSON": [{"min_p": 2**70}],
 }
 
@@ -119,7 +131,7 @@ def test_extra_fields_that_only_decide_sampling_are_sent() -> None:
         "min_p": 0.1,
         "reasoning": {"effort": "low"},
         "chat_template_kwargs": {"thinking": True},
-        "response_format": {"type": "text"},
+        "response_format": {"type": "json_schema", "json_schema": {"schema": {"properties": {"stop": {}}}}},
     }
     assert SamplingSection(temperature=1, top_p=1, max_tokens=10, extra=extra).extra == extra
 

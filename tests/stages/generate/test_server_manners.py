@@ -25,7 +25,7 @@ def generous(tokens: Callable[[int], int], billed: list[int]) -> Callable[[str, 
     return answer
 
 
-@pytest.mark.parametrize("cap", [{"completion_tokens": 1200}, {"usd": 0.0022}], ids=str)
+@pytest.mark.parametrize("cap", [{"completion_tokens": 1200}, {"usd": 0.0024}], ids=str)
 @pytest.mark.parametrize("concurrency", [1, 2, 3])
 def test_a_server_that_ignores_max_tokens_passes_a_cap_by_no_more_than_was_in_flight(
     bench: Bench, cap: dict[str, Any], concurrency: int, capfd: pytest.CaptureFixture[str]

@@ -17,13 +17,19 @@ def charged(db: sqlite3.Connection, purse: str, dataset: str | None = None) -> C
     return Charge(*db.execute(query, {"purse": purse, "dataset": dataset}).fetchone())
 
 
-def largest_excess(db: sqlite3.Connection, purse: str, dataset: str, model: str) -> Charge:
-    """Return the most that a request for this model was billed above its reservation in earlier runs, or nothing."""
-    query = """SELECT coalesce(max(r.charge_pico - q.most_pico), 0), max(r.charge_tokens - q.most_tokens)
+def largest_excesses(db: sqlite3.Connection, purse: str, dataset: str, model: str) -> dict[str | None, Charge]:
+    """Return for each provider that billed more than a request for this model had reserved the most beyond it.
+
+    Requests without a known bill do not count: they are charged with what was known before.
+    """
+    query = """SELECT r.provider, max(r.charge_pico - q.most_pico), max(r.charge_tokens - q.most_tokens)
     FROM requests AS q JOIN results AS r ON r.attempt = q.id JOIN runs ON runs.id = q.run
-    WHERE q.purse=:purse AND q.dataset=:dataset AND runs.provider=:model AND r.charge_tokens > q.most_tokens"""
-    pico, tokens = db.execute(query, {"purse": purse, "dataset": dataset, "model": model}).fetchone()
-    return NO_CHARGE if tokens is None else Charge(max(pico, 0), tokens)
+    WHERE q.purse=:purse AND q.dataset=:dataset AND runs.provider=:model
+      AND (r.cost_pico IS NOT NULL OR r.completion_tokens IS NOT NULL)
+      AND (r.charge_tokens > q.most_tokens OR r.charge_pico > q.most_pico)
+    GROUP BY r.provider"""
+    rows = db.execute(query, {"purse": purse, "dataset": dataset, "model": model})
+    return {provider: NO_CHARGE.most(Charge(pico, tokens)) for provider, pico, tokens in rows}
 
 
 class DatasetAccount(NamedTuple):

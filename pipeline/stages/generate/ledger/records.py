@@ -11,6 +11,10 @@ class Charge(NamedTuple):
     tokens: int
     """Completion tokens."""
 
+    def most(self, other: "Charge") -> "Charge":
+        """Return the higher amount of both for each part."""
+        return Charge(max(self.pico, other.pico), max(self.tokens, other.tokens))
+
 
 NO_CHARGE = Charge(0, 0)
 

@@ -51,12 +51,18 @@ def _insert(
 def settle_orphans(db: sqlite3.Connection) -> int:
     """Book requests whose process died before the answer came; return their number.
 
-    They stay charged with the most that they can have cost.
+    They stay charged with the most that they can have cost: what they reserved, and the most that a request of their
+    dataset was billed beyond that.
     """
     return db.execute(
         """INSERT INTO results(attempt, state, charge_pico, charge_tokens, kind, message)
-        SELECT q.id, 'uncertain', q.most_pico, q.most_tokens, 'killed', 'the generator died before the answer came'
-        FROM requests AS q LEFT JOIN results AS r ON r.attempt = q.id WHERE r.id IS NULL"""
+        SELECT q.id, 'uncertain', q.most_pico + coalesce(e.pico, 0), q.most_tokens + coalesce(e.tokens, 0), 'killed',
+          'the generator died before the answer came'
+        FROM requests AS q LEFT JOIN results AS r ON r.attempt = q.id LEFT JOIN (
+          SELECT q.purse AS purse, q.dataset AS dataset, max(0, max(r.charge_pico - q.most_pico)) AS pico,
+            max(0, max(r.charge_tokens - q.most_tokens)) AS tokens
+          FROM requests AS q JOIN results AS r ON r.attempt = q.id WHERE q.run > 0 GROUP BY q.purse, q.dataset
+        ) AS e ON e.purse = q.purse AND e.dataset = q.dataset WHERE r.id IS NULL"""
     ).rowcount
 
 

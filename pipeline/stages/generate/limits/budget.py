@@ -43,12 +43,12 @@ class Cap:
 class Budget:
     """All caps of a run. The event loop alone decides, so nothing happens between a check and its reservation."""
 
-    def __init__(self, caps: Iterable[Cap]) -> None:
+    def __init__(self, caps: Iterable[Cap], excess: Charge = NO_CHARGE) -> None:
+        """``excess``: most that the server is known to bill for one request beyond its reservation."""
         self._caps = tuple(caps)
         self.in_flight = 0
-        self.excess = NO_CHARGE
-        """Most that the server billed for one request beyond its reservation: any request in flight may cost as much
-        more, and so may the next."""
+        self.excess = excess
+        """Any request in flight may cost as much more than it reserved, and so may the next."""
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     def passed_cap(self, charge: Charge) -> Cap | None:
@@ -60,22 +60,24 @@ class Budget:
         """Return a message about the cap that a request would pass now, or None."""
         most = self._at_most(charge)
         message = next((message for cap in self._caps if (message := cap.refusal(most))), None)
-        if message is None or not self.excess.tokens:
+        if message is None or self.excess == NO_CHARGE:
             return message
-        return f"{message}; this server has billed {self.excess.tokens} tokens more than a request's max_tokens"
+        return (
+            f"{message}; this server has billed up to {self.excess.tokens} tokens and ${to_usd(self.excess.pico):.6f} "
+            "more than a request could cost by its max_tokens and the listed prices"
+        )
 
-    def learn(self, reserved: Charge, charged: Charge) -> bool:
-        """Take note of a bill; return whether the server billed more above a reservation than ever before."""
-        tokens, pico = charged.tokens - reserved.tokens, charged.pico - reserved.pico
-        if tokens <= self.excess.tokens:
-            return False
-        self.excess = Charge(max(pico, self.excess.pico), tokens)
-        return True
+    def learn(self, excess: Charge) -> bool:
+        """Take note of a bill beyond a reservation; return whether it is the largest so far."""
+        largest = self.excess.most(excess)
+        grows = largest != self.excess
+        self.excess = largest
+        return grows
 
     def overdrawn(self) -> bool:
         """Return whether what is in flight could pass a cap, now that the server's bills are known."""
         most = Charge(self.excess.pico * self.in_flight, self.excess.tokens * self.in_flight)
-        return self.excess.tokens > 0 and any(cap.refusal(most) for cap in self._caps)
+        return self.excess != NO_CHARGE and any(cap.refusal(most) for cap in self._caps)
 
     def _at_most(self, charge: Charge) -> Charge:
         requests = self.in_flight + 1

@@ -16,7 +16,7 @@ from pipeline.core.files.json_file import to_json
 from pipeline.core.files.jsonl import write_jsonl
 from pipeline.formats.schema.responses import GenerateSummary
 from pipeline.stages.generate.config import BudgetSection
-from pipeline.stages.generate.ledger.accounts import charged
+from pipeline.stages.generate.ledger.accounts import charged, largest_excesses
 from pipeline.stages.generate.ledger.notes import (
     WrittenFile,
     remember_endpoints,
@@ -25,13 +25,13 @@ from pipeline.stages.generate.ledger.notes import (
     remembered_endpoints,
     written_file,
 )
-from pipeline.stages.generate.ledger.records import LatestAttempt
+from pipeline.stages.generate.ledger.records import NO_CHARGE, Charge, LatestAttempt
 from pipeline.stages.generate.limits.budget import Cap
 from pipeline.stages.generate.limits.money import price_of
 from pipeline.stages.generate.output.projection import Totals, project
 from pipeline.stages.generate.output.report import summary_of
 from pipeline.stages.generate.output.timing import TimingsWriter
-from pipeline.stages.generate.provider.policy import Admission, admit, parse_endpoints
+from pipeline.stages.generate.provider.policy import Admission, admit, other_provider, parse_endpoints
 from pipeline.stages.generate.requests.request import RequestBuilder
 from pipeline.stages.generate.requests.survey import Survey, survey
 
@@ -88,6 +88,15 @@ class GenerateOutputs:
             Cap("dataset budget", dataset, *charged(self.db, self.purse, self.dataset)),
             Cap("build budget", build, *charged(self.db, self.purse)),
         )
+
+    def known_excess(self, admission: Admission) -> Charge:
+        """Return the most that a provider which may answer now was billed beyond a reservation in earlier runs."""
+        provider, most = self.builder.provider, NO_CHARGE
+        excesses = largest_excesses(self.db, self.purse, self.dataset, provider.model)
+        for name, excess in excesses.items():
+            if name is None or other_provider(name, provider, admission.admitted) is None:
+                most = most.most(excess)
+        return Charge(max(most.pico, most.tokens * admission.price.completion), most.tokens)
 
     def responses_from_elsewhere(self) -> bool:
         """Return whether there is a responses.jsonl that this ledger did not write."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.formats.schema.responses import GenerateSummary, ProviderCounts
 from pipeline.stages.generate.config import ProviderSection
 from pipeline.stages.generate.ledger.accounts import latencies
+from pipeline.stages.generate.ledger.records import NO_CHARGE, Charge
 from pipeline.stages.generate.limits.budget import Cap
 from pipeline.stages.generate.limits.money import Price, to_usd
 from pipeline.stages.generate.output.progress import RunProgress
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def plan_lines(before: Survey, admission: Admission, provider: ProviderSection, caps: Iterable[Cap]) -> list[str]:
+def plan_lines(
+    before: Survey, admission: Admission, provider: ProviderSection, caps: Iterable[Cap], excess: Charge
+) -> list[str]:
     """Return lines that say what will be asked, and what it can cost."""
     worst = to_usd(before.worst_case(admission.price))
     lines = [
@@ -28,6 +31,12 @@ def plan_lines(before: Survey, admission: Admission, provider: ProviderSection, 
         f"  at most ${worst:.4f} and {before.most_completion_tokens:,} completion tokens, at "
         f"${to_usd(admission.price.prompt * 10**6):g} and ${to_usd(admission.price.completion * 10**6):g} per million",
     ]
+    if excess != NO_CHARGE:
+        lines.append(
+            f"  this server has billed up to {excess.tokens:,} tokens and ${to_usd(excess.pico):.6f} more than a "
+            f"request could cost: with as much for each, at most ${worst + to_usd(excess.pico * before.new):.4f} and "
+            f"{before.most_completion_tokens + excess.tokens * before.new:,} tokens"
+        )
     for cap in caps:
         money = "no cap" if cap.section.usd is None else f"${cap.section.usd:g}"
         most = cap.section.completion_tokens

@@ -1,7 +1,8 @@
 """The judgement of one reply: an answer, or a failure of the row, the run or the moment; and what it may cost."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -9,12 +10,12 @@ import orjson
 
 from pipeline.formats.completion.body import provider_of
 from pipeline.formats.completion.choices import choice_list
-from pipeline.formats.completion.error_kinds import kind_of_words
+from pipeline.formats.completion.error_kinds import RecognizedError, recognize_notice, recognize_words
 from pipeline.formats.completion.error_report import ErrorReport, error_of
-from pipeline.formats.completion.message_texts import has_text
+from pipeline.formats.completion.message_texts import has_text, read_content
 from pipeline.formats.completion.usage import Usage, usage_of
-from pipeline.formats.completion.values import mapping, word
-from pipeline.stages.generate.limits.money import Price, billed_cost
+from pipeline.formats.completion.values import UnusableFieldError, count, mapping, word
+from pipeline.stages.generate.limits.money import Price, billed_cost, to_pico
 from pipeline.stages.generate.limits.retry_after import asked_wait
 
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ _LONGEST_ID = 200
 _LONGEST_NOTICE = 400
 """Characters of a notice that a gateway sends in the place of an answer."""
 
+_LONGEST_PAGE = 2000
+_DEEPEST_TEXT = 4
+_TAG = re.compile(r"<(?:style|script)\b.*?</(?:style|script)>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+
 
 def payload(body: bytes) -> bytes:
     """Return the JSON of a body, without keep-alive white space and comment lines (`: PROCESSING`) around it."""
@@ -115,9 +120,11 @@ class _Prices(NamedTuple):
 
     usual: Price | None
     own_key: Price | None
+    """For a key of one's own, and for a cost that is given as a text."""
 
     def cost(self, usage: Usage) -> int | None:
-        return billed_cost(usage, self.own_key if usage.cost.own_key else self.usual)
+        unsure = usage.cost.own_key or usage.cost.text_usd is not None
+        return billed_cost(usage, self.own_key if unsure else self.usual)
 
 
 _NO_PRICES = _Prices(None, None)
@@ -138,71 +145,118 @@ def _judge_success(
     raw: bytes, reply: "Reply", prices: _Prices, errors: Literal["unbilled", "unknown"], now: float
 ) -> Outcome:
     document, fault = _parse(raw)
-    if not isinstance(document, dict):
-        what = "only white space" if not raw else f"{len(raw)} bytes that are not a JSON object: {_excerpt(raw)}"
-        return Outcome(Verdict.RETRY, "not_json", f"HTTP {reply.status} with {what}", 200, None)
     error = error_of(document)
-    if error is None and (notice := _notice(document)) is not None:
-        error = notice
-    elif error is None or document.get("choices"):
-        return _judge_answer(document, fault, prices, reply, errors, now)
-    status = error.status or 502
-    inside = _judge_status(status, error, reply.headers, errors=errors, now=now, fallback=_excerpt(raw))
-    usage = usage_of(document)
-    return inside._replace(
-        kind="provider_error" if inside.kind == f"http_{status}" else inside.kind,
+    if not isinstance(document, dict):
+        error = error or _plain_notice(raw)
+        if error is None:
+            what = "only white space" if not raw else f"{len(raw)} bytes that are not a JSON object: {_excerpt(raw)}"
+            return Outcome(Verdict.RETRY, "not_json", f"HTTP {reply.status} with {what}", 200, None)
+        document = {}
+    choices = choice_list(document)
+    error = error or _choice_error(choices) or _notice(document, choices)
+    if error is None and not choices:
+        error = _worded_error(document)
+    if error is None:
+        return _judge_answer(document, fault, prices, _excerpt(raw))
+    return _judge_error(error, document, reply, prices, errors, now, raw)
+
+
+def _judge_error(
+    error: ErrorReport,
+    document: dict[str, Any],
+    reply: "Reply",
+    prices: _Prices,
+    errors: Literal["unbilled", "unknown"],
+    now: float,
+    raw: bytes,
+) -> Outcome:
+    """Judge an error that came with a success."""
+    usage, choices = usage_of(document), choice_list(document)
+    worked = not _billed_nothing(document) and isinstance(choices, list)
+    if worked and any(isinstance(choice, dict) and has_text(choice) for choice in choices):
+        # the model worked, so the server may bill it whatever the error is
+        message = f"{_message(error) or _excerpt(raw)}; partial text came"
+        outcome = Outcome(Verdict.RETRY, "provider_error", message, cost_pico=prices.cost(usage))
+    else:
+        status = error.status or 502
+        inside = _judge_status(status, error, reply.headers, errors=errors, now=now, fallback=_excerpt(raw))
+        # a server that refused has nothing to bill, so its counts are not a bill; a cost that it states is one
+        refused = inside.crowded or inside.kind == "no_credit"
+        cost = to_pico(usage.cost.usd or 0) if refused else prices.cost(usage)
+        kind = "provider_error" if inside.kind == f"http_{status}" else inside.kind
+        outcome = inside._replace(kind=kind, cost_pico=cost or inside.cost_pico)
+    return outcome._replace(
         status=200,
-        cost_pico=prices.cost(usage) or inside.cost_pico,
         prompt_tokens=usage.prompt,
         completion_tokens=usage.completion,
-        provider=provider_of(document),
+        provider=provider_of(document) or outcome.provider,
     )
 
 
-def _notice(document: dict[str, Any]) -> ErrorReport | None:
+def _choice_error(choices: Any) -> ErrorReport | None:
+    """Return the first error inside a choice."""
+    if not isinstance(choices, list):
+        return None
+    return next((error for choice in choices if (error := error_of(choice)) is not None), None)
+
+
+def _notice(document: dict[str, Any], choices: Any) -> ErrorReport | None:
     """Return the error that an answer is, or None: a short text about limits or credit, with nothing billed.
 
     Some gateways send such a notice as the assistant's words, with HTTP 200. An answer about rate limits is billed.
     """
-    usage = usage_of(document)
-    choices = choice_list(document)
-    if usage.completion != 0 or not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+    if not _billed_nothing(document) or not isinstance(choices, list) or len(choices) != 1:
         return None
-    content = mapping(choices[0].get("message")).get("content")
-    if not isinstance(content, str) or len(content) > _LONGEST_NOTICE or kind_of_words(content) is None:
+    message = mapping(mapping(choices[0]).get("message"))
+    try:
+        text = read_content(message.get("content"))[0] or str(mapping(choices[0]).get("text") or "")
+    except UnusableFieldError:
         return None
-    return ErrorReport(content, {"message": content}, by_name=False)
+    if message.get("tool_calls") or len(text) > _LONGEST_NOTICE or recognize_notice(text) is None:
+        return None
+    return _worded(text, recognize_notice(text))
 
 
-def _judge_answer(
-    document: dict[str, Any],
-    fault: str | None,
-    prices: _Prices,
-    reply: "Reply | None" = None,
-    errors: Literal["unbilled", "unknown"] = "unknown",
-    now: float = 0.0,
-) -> Outcome:
+def _billed_nothing(document: dict[str, Any]) -> bool:
+    completion = usage_of(document).completion
+    return completion == 0 or (completion is None and count(mapping(document.get("usage")).get("total_tokens")) == 0)
+
+
+def _plain_notice(raw: bytes) -> ErrorReport | None:
+    """Return the error that a text or a page is, if its words say so; JSON that was cut short may be an answer."""
+    text = raw.decode("utf-8", "replace")
+    return None if raw.startswith((b"{", b"[")) else _worded(_tag_free(text), recognize_words(_tag_free(text)))
+
+
+def _worded_error(document: dict[str, Any]) -> ErrorReport | None:
+    """Return the error that a body without an answer is by its words, wherever they are in it."""
+    text = " ".join(_texts_in(document, 0))
+    return _worded(text, recognize_words(text))
+
+
+def _worded(text: str, recognized: RecognizedError | None) -> ErrorReport | None:
+    return None if recognized is None else ErrorReport(text, {"message": text, "status": recognized.status}, False)
+
+
+def _texts_in(value: Any, depth: int) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif depth < _DEEPEST_TEXT and isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(part, depth + 1)
+
+
+def _tag_free(page: str) -> str:
+    return " ".join(_TAG.sub(" ", page[:_LONGEST_PAGE]).split())
+
+
+def _judge_answer(document: dict[str, Any], fault: str | None, prices: _Prices, excerpt: str = "") -> Outcome:
     usage = usage_of(document)
-    choices = choice_list(document)
-    verdict, kind, message = _use_of(choices, usage.completion, fault)
-    if kind == "no_choices":
-        message = f"{message}: {_short(json.dumps(document)[:200])}"
-    if kind == "provider_error" and reply is not None and not any(map(has_text, choices)):
-        reports = (error_of(choice) for choice in choices)
-        error = next((report for report in reports if report is not None and report.status in (402, 429)), None)
-        if error is not None and error.status is not None:
-            inside = _judge_status(error.status, error, reply.headers, errors=errors, now=now, fallback=message)
-            return inside._replace(
-                status=200,
-                cost_pico=prices.cost(usage) or inside.cost_pico,
-                prompt_tokens=usage.prompt,
-                completion_tokens=usage.completion,
-                provider=provider_of(document),
-            )
+    verdict, kind, message = _use_of(choice_list(document), usage.completion, fault)
     return Outcome(
         verdict,
         kind,
-        message,
+        f"{message}: {excerpt}" if kind == "no_choices" else message,
         200,
         prices.cost(usage),
         usage.prompt,
@@ -314,12 +368,19 @@ def _judge_status(
 
     if status < 200:  # a switch of protocol that nobody asked for
         return outcome(Verdict.RETRY, billed=True, outage=True)
-    if status == 402:
-        return outcome(*_payment_required(metadata), crowded=_is_in_flight(metadata))
-    if error is not None and error.kind == "credit" and status in (400, 403, 429) and wait is None:
-        return outcome(Verdict.STOP, "no_credit")  # a server that names a time to wait will answer then
-    if status in (429, 529):
+    if _is_in_flight(metadata):
+        return outcome(Verdict.RETRY, "in_flight_budget", crowded=True)
+    if metadata.get("reason") == "weight_exceeds_budget":
+        return outcome(Verdict.FAIL, "weight_exceeds_budget")
+    recognized = error.recognized if error is not None else None
+    kind, meant, by_code = recognized or (None, None, False)
+    # Google tells of the requests of a minute in the words of missing credit, and names a time to wait
+    if status == 402 or (kind == "credit" and (by_code or wait is None)):
+        return outcome(Verdict.STOP, "no_credit")
+    if status in (429, 529) or (kind == "rate_limit" and by_code):
         return outcome(Verdict.RETRY, crowded=True)
+    if 400 <= status < 500 and kind == "refused" and meant == 400:
+        return outcome(Verdict.FAIL)
     if status in _RETRIED or (status >= 500 and status not in (501, 505)):
         orderly = status in _ORDERLY and error is not None and error.by_name and errors == "unbilled"
         return outcome(Verdict.RETRY, billed=status not in _REFUSED_UNREAD and not orderly, outage=status >= 500)
@@ -333,15 +394,6 @@ def _is_in_flight(metadata: dict[str, Any]) -> bool:
         metadata.get("reason") == "in_flight_budget_exhausted"
         or metadata.get("limit_source") == "openrouter_in_flight_budget"
     )
-
-
-def _payment_required(metadata: dict[str, Any]) -> tuple[Verdict, str]:
-    """Judge a 402 by its reason: too much in flight passes, a large request fails its row, no credit ends the run."""
-    if _is_in_flight(metadata):
-        return Verdict.RETRY, "in_flight_budget"
-    if metadata.get("reason") == "weight_exceeds_budget":
-        return Verdict.FAIL, "weight_exceeds_budget"
-    return Verdict.STOP, "no_credit"
 
 
 def _retryable(fields: dict[str, Any]) -> bool | None:

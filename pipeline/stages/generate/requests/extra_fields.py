@@ -24,6 +24,11 @@ REFUSED = {
             "top_p",
             "max_tokens",
             "max_completion_tokens",
+            "max_new_tokens",
+            "max_output_tokens",
+            "max_length",
+            "n_predict",
+            "num_predict",
             "seed",
             "provider",
             "logprobs",
@@ -40,19 +45,28 @@ REFUSED = {
         ("messages", "prompt", "tools", "functions", "function_call", "transforms", "documents", "input"), _PROMPT
     ),
     **dict.fromkeys(
-        ("stop", "stop_token_ids", "stop_sequences", "stop_strings", "stop_regex", "ignore_eos", "min_tokens"), _END
+        ("stop", "stop_token_ids", "ignore_eos", "eos_token", "eos_token_id", "end_id", "bad_words", "min_tokens"), _END
     ),
     **dict.fromkeys(("stream", "stream_options", "echo", "debug", "background"), _FORM),
 }
 """Field of the request body to the reason why it is refused."""
 
-_PARTS = {"search": _PAID, "plugin": _PAID, "online": _PAID}
-"""Parts of a field's name that suggest paid extras at any provider."""
+_PARTS = {"search": _PAID, "plugin": _PAID, "online": _PAID, "stop": _END}
+"""Parts of a field's name that suggest paid extras, or an end before the model's own, at any provider."""
+
+_CONTAINERS = frozenset({"sampling_params", "parameters", "options", "generation_config", "vllm_xargs", "extra_args"})
+"""Fields under which servers take the same fields once more."""
 
 
 def objections(extra: dict[str, Any]) -> list[str]:
     """Return every reason why the fields may not be sent."""
-    reasons = [f"{name} {why}" for name in extra if (why := _why_not(name)) is not None]
+    fields = [(name, name) for name in extra] + [
+        (f"{container}.{name}", name)
+        for container, inner in extra.items()
+        if container.strip().casefold() in _CONTAINERS and isinstance(inner, dict)
+        for name in inner
+    ]
+    reasons = [f"{place} {why}" for place, name in fields if (why := _why_not(str(name))) is not None]
     try:
         orjson.dumps(extra)
     except TypeError as error:  # a number beyond 64 bits, a date
