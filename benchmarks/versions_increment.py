@@ -92,8 +92,10 @@ class Bench:
         from pipeline.project.targets import open_target
 
         config = json.loads((ROOT / "build/config.json").read_text())
-        config["datasets"] = {NAME: config["datasets"]["code"]}
-        config["audit"]["gate"] = {"admit": [], "max_error_rate": 1.0, "min_accepted": 0}
+        dataset = config["datasets"]["code"]
+        dataset["sampling"]["max_tokens"] = 16 * self.sizes[2]  # no answer reaches it, so none is taken for a cut one
+        config["datasets"] = {NAME: dataset}
+        config["audit"]["gate"] = {"admit": [], "max_error_rate": 0.0, "min_accepted": 0}
         config |= {"names": [NAME], "inputs": {NAME: "", "evaluate": config["inputs"]["evaluate"]}}
         record, _ = open_target("kimi_k25")
         write_json(self.work / "build/config.json", config)
