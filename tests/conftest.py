@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def shipped_defaults() -> Iterator[None]:
-    """Run every test in the copy of the shipped defaults, so that a user's edits of conf/ and params.yaml reach no test."""
+    """Run every test in the copy of the shipped defaults, so that no test sees a user's edits of conf/ and params."""
     with contextlib.chdir(DEFAULTS):
         yield
 

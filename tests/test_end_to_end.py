@@ -1,7 +1,8 @@
 """The whole pipeline, for real: a clean clone, `dvc repro`, an edit, and what ran then.
 
-Two clones build a reduced config and must agree byte for byte. Nothing here is a stand-in: a model is trained, served over
-HTTP, asked, reconstructed, audited, drafted for; `tests/test_default_build.py` does the same with the shipped default.
+Two clones build a reduced config and must agree byte for byte. Every stage is the real one: a model is trained and
+served over HTTP, and its answers go through all stages; `tests/test_default_build.py` does the same with the shipped
+default.
 """
 
 import hashlib
@@ -55,7 +56,10 @@ def test_nothing_runs_a_second_time(reduced: Workspace) -> None:
 
 
 def test_two_clean_clones_agree_byte_for_byte(reduced: Workspace, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """One dataset, up to its hidden states; what follows runs twice in the tests of its own stages, and `benchmarks/build.py` compares two whole builds."""
+    """One dataset, up to its hidden states.
+
+    The later stages run twice in their own tests, and `benchmarks/build.py` compares two whole builds.
+    """
     other = copy_of_repository(tmp_path_factory.mktemp("other") / "clone")
     other.write("params.yaml", PARAMS)
     other.repro("extract@tools")

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 """This repository."""
 
 DEFAULTS = ROOT / "tests/data/defaults"
-"""A copy of conf/, data/ and params.yaml as they are shipped: users edit the originals, and the tests must pass then too."""
+"""A copy of the shipped conf/, data/ and params.yaml, so that the tests pass when a user has edited the originals."""
 
 _RAN = re.compile(r"^Running stage '([^']+)'", re.MULTILINE)
 

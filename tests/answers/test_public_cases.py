@@ -1,4 +1,4 @@
-"""Reported cases of prompts, ends and gaps: their rows, read from tests/data/cases/public as `reconstruct` reads a file."""
+"""Reported cases of prompts, ends and gaps, read from tests/data/cases/public as `reconstruct` reads a file."""
 
 from collections.abc import Callable
 

@@ -120,13 +120,21 @@ def test_a_light_command_starts_without_heavy_libraries(module: str, heavy: list
     assert done.stdout.strip() == "[]"
 
 
+FOLLOWING_STAGE = """
+import os, time
+from pipeline.core.process.parent_death import follow_parent
+follow_parent()
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_stage_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     """DVC killed with SIGKILL cannot end its stage, which would go on spending: the stage follows by itself."""
-    stage = "from pipeline.core.process.parent_death import follow_parent; import os, time; follow_parent(); print(os.getpid(), flush=True); time.sleep(600)"
     parent = subprocess.Popen(
-        [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {stage!r}])"],
+        [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {FOLLOWING_STAGE!r}])"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -143,10 +151,12 @@ def test_a_stage_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_stage_ends_with_the_dvc_behind_a_shell_that_waits_for_it() -> None:
     """dash runs the stage as its child, and lives on when DVC is killed."""
-    stage = "from pipeline.core.process.parent_death import follow_parent; import os, time; follow_parent(); print(os.getpid(), flush=True); time.sleep(600)"
-    dvc = "import subprocess, sys; subprocess.run(['/bin/sh', '-c', '\"$@\"; true', 'sh', sys.executable, '-c', sys.argv[1]])"
+    dvc = """
+import subprocess, sys
+subprocess.run(["/bin/sh", "-c", '"$@"; true', "sh", sys.executable, "-c", sys.argv[1]])
+"""
     with subprocess.Popen(
-        [sys.executable, "-c", dvc, stage],
+        [sys.executable, "-c", dvc, FOLLOWING_STAGE],
         cwd=ROOT,
         env={**os.environ, "DVC_STAGE": "train", "SHELL": ""},
         stdout=subprocess.PIPE,

@@ -105,7 +105,8 @@ def test_a_module_that_the_program_itself_begins_with_and_that_cannot_be_importe
         ("A = 1\n<<<<<<< HEAD\n", f"pipeline/core/errors.py:2: {MARKED} Python: a merge was not resolved in this file"),
         (
             "import no_such",
-            f"the package 'no_such' is not installed for {sys.executable}: run `make setup`, then `source .venv/bin/activate`",
+            f"the package 'no_such' is not installed for {sys.executable}: "
+            "run `make setup`, then `source .venv/bin/activate`",
         ),
     ):
         (package / "core/errors.py").write_text(text)

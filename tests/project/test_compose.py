@@ -122,9 +122,9 @@ def test_a_dataset_s_own_audit_is_checked_as_it_will_be_used(project: Path) -> N
     assert "2 mistakes" in found
     assert "datasets.code.audit.gate.min_accepted: Input should be a valid integer" in found
     assert (
-        "datasets.code.audit.token_loop.max_runs: no such key; found 8; known here: ['max_covered', 'max_phrases', 'max_run', 'max_share', 'min_tokens', 'severity']"
-        in found
-    )
+        "datasets.code.audit.token_loop.max_runs: no such key; found 8; known here: "
+        "['max_covered', 'max_phrases', 'max_run', 'max_share', 'min_tokens', 'severity']"
+    ) in found
     assert "[conf/dataset/code.yaml]" in found
 
 
@@ -155,9 +155,9 @@ def test_one_message_names_every_mistake_with_its_file(project: Path) -> None:
 def test_a_number_that_no_file_can_hold_is_a_mistake_with_its_place(project: Path) -> None:
     edit(project / "conf/dataset/code.yaml", "seed: 0", "seed: 36893488147419103232")
     assert (
-        "datasets.code.sampling.seed: a whole number must fit 64 bits; found 36893488147419103232  [conf/dataset/code.yaml]"
-        in mistake()
-    )
+        "datasets.code.sampling.seed: a whole number must fit 64 bits; "
+        "found 36893488147419103232  [conf/dataset/code.yaml]"
+    ) in mistake()
     assert "budget.completion_tokens: a whole number must fit 64 bits" in mistake(f"budget.completion_tokens={10**30}")
 
 
@@ -244,9 +244,9 @@ def test_an_unknown_choice_lists_the_known(project: Path) -> None:
 def test_a_missing_prompt_file_is_named(project: Path) -> None:
     (project / "data/code.jsonl").rename(project / "data/code.jsonl.dvc")
     assert (
-        "datasets.code.prompts.path is 'data/code.jsonl', and only data/code.jsonl.dvc is here: `dvc pull data/code.jsonl` brings it"
-        in mistake()
-    )
+        "datasets.code.prompts.path is 'data/code.jsonl', and only data/code.jsonl.dvc is here: "
+        "`dvc pull data/code.jsonl` brings it"
+    ) in mistake()
     (project / "data/code.jsonl.dvc").unlink()
     assert "datasets.code.prompts.path is 'data/code.jsonl', and there is no such file" in mistake()
 
@@ -399,7 +399,8 @@ def test_where_a_server_is_and_how_fast_it_is_asked_is_no_input_of_the_states(pr
         ),
         (
             ["extract.backend=vllm"],
-            r"engine: .*extract.backend is vllm, which needs this section: conf/extract/vllm.yaml has one.*conf/extract/default.yaml",
+            r"engine: .*extract.backend is vllm, which needs this section: conf/extract/vllm.yaml has one"
+            r".*conf/extract/default.yaml",
         ),
         (["extract=sglang", "extract.backend=transformers"], r"engine: .*uses no server"),
         (

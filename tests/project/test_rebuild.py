@@ -1,8 +1,8 @@
 """Which stages a change makes stale, asked of DVC itself: every module, every config key, every prompt file.
 
-The stages' outputs are stand-in files and `dvc commit` records them as built, so each answer takes a second instead of a
-build; `tests/test_end_to_end.py` runs the real thing. The expectations for config keys are written by hand below; those for
-modules come from Python's own record of what each stage loads.
+The stages' outputs are stand-in files, and `dvc commit` records them as built, so each answer takes a second instead of
+a build; `tests/test_end_to_end.py` builds for real. The expectations for config keys are written by hand below; those
+for modules come from Python's own record of what each stage loads.
 """
 
 import ast
@@ -27,7 +27,7 @@ from tests.workspace import Workspace, copy_of_repository
 pytestmark = pytest.mark.slow
 
 DATASETS = ("code", "tools")
-"""Two of those that ship: one alone could not show that a change of one leaves another alone, and a third shows nothing more."""
+"""Two shipped datasets: two show that a change of one does not rerun the other, and a third would show nothing more."""
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ EDITS = [
     # unused choices
     ("conf/target/qwen3.yaml", swap("revision: null", "revision: abc"), ""),
     ("conf/provider/openrouter.yaml", swap("concurrency: 2000", "concurrency: 1000"), ""),
-    # where a server is and how fast it is asked (the build does not use one; that the keys are no params is checked below for all values)
+    # address and speed of a server; the build uses none, and a test below checks that no such key is a param
     ("conf/extract/vllm.yaml", swap("url: http://127.0.0.1", "url: http://gpu7"), ""),
     # prompt files
     (

@@ -1,4 +1,4 @@
-"""Recipes: copied over a clone, with prompt files put in their places, each composes to the build that its page promises."""
+"""Recipes: copied over a clone with prompt files, each composes to the build that its page promises."""
 
 from pathlib import Path
 

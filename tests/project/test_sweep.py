@@ -1,4 +1,4 @@
-"""Sweeps: what is handed to Hydra and to DVC, what is refused before anything runs, and real sweeps over stand-in stages."""
+"""Sweeps: arguments for Hydra and DVC, refusals before anything runs, and real sweeps over instant stages."""
 
 import json
 import os
@@ -102,14 +102,20 @@ def test_datasets_and_overrides_of_params_come_first_and_give_way_to_the_users()
 
 
 def test_the_stages_own_error_is_shown_before_dvcs() -> None:
-    said = "Running stage 'train':\n> python\nepoch 1\nerror: the loss is not a number\nERROR: failed to reproduce 'train'\n"
-    assert last_words(said) == "error: the loss is not a number | ERROR: failed to reproduce 'train'"
+    output = (
+        "Running stage 'train':\n> python\nepoch 1\n"
+        "error: the loss is not a number\nERROR: failed to reproduce 'train'\n"
+    )
+    assert last_words(output) == "error: the loss is not a number | ERROR: failed to reproduce 'train'"
     assert last_words("one\ntwo\n\n") == "two"
 
 
 def test_what_belongs_to_an_error_is_shown_with_it() -> None:
-    said = "error: the configuration has 2 mistakes:\n  train.lr: no number\n  train.seed: no integer\nERROR: failed to reproduce 'compose'\n"
-    assert last_words(said).startswith(
+    output = (
+        "error: the configuration has 2 mistakes:\n  train.lr: no number\n  train.seed: no integer\n"
+        "ERROR: failed to reproduce 'compose'\n"
+    )
+    assert last_words(output).startswith(
         "error: the configuration has 2 mistakes: train.lr: no number train.seed: no integer | ERROR"
     )
 
@@ -233,9 +239,15 @@ def test_an_experiment_ends_when_its_sweep_is_killed(tmp_path: Path) -> None:
     (tmp_path / "dvc").mkdir()
     (tmp_path / "dvc/__init__.py").touch()
     (tmp_path / "dvc/cli.py").write_text(
-        "import os, pathlib, time\ndef main(argv):\n    pathlib.Path(argv[-1]).write_text(str(os.getpid()))\n    time.sleep(600)\n"
+        "import os, pathlib, time\n"
+        "def main(argv):\n"
+        "    pathlib.Path(argv[-1]).write_text(str(os.getpid()))\n"
+        "    time.sleep(600)\n"
     )
-    script = f"import pathlib; from pipeline.project.experiments import run; run('name', {str(tmp_path / 'pid')!r}, pathlib.Path({str(tmp_path / 'log')!r}))"
+    script = (
+        "import pathlib; from pipeline.project.experiments import run; "
+        f"run('name', {str(tmp_path / 'pid')!r}, pathlib.Path({str(tmp_path / 'log')!r}))"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
     ) as parent:

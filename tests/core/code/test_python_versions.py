@@ -22,20 +22,26 @@ SAMPLES = {
     "f-strings": (
         "f''; f'{x}'; f'{x!r:>{w}}'; f'{x:}'; f'{x=}'; f'{x = !s:^{w}.{p}}'; f'{{}}{x}}}'; rf'\\d{x}\\n'\n"
         "'a' f'{x}' 'b'; 'a' f'b'; f'a' '' f''; f'{x}' f'{y}'; f'{f\"{x}\"}'; f'''{\nx\n}''' ; f'\\N{BULLET}{x}'\n"
-        "f'{x:%Y-%m-%d}'; f'{x:{\"\"}}'; f'{x:a{y}b}'; f'{lambda_}'; f'{(lambda: 1)}'; f'{x!a}'; f'{x,}'; f'{yes}' f''\n"
+        "f'{x:%Y-%m-%d}'; f'{x:{\"\"}}'; f'{x:a{y}b}'; f'{lambda_}'; f'{(lambda: 1)}'; f'{x!a}'; f'{x,}'\n"
+        "f'{yes}' f''\n"
     ),
     "format specifications": (
         "f'{x:a{y}b{z}c}'; f'{x:\\n}'; f'{x:%H:%M}'; f'{x:{y}.{z}f}'; f'{ x + 1 = :>5}'; f'{x=!r:^20}'; f'{(x:=5)}'\n"
     ),
-    "constants": "v = [1, 1.5, 1e999, 2j, -0.0, b'\\xff', u'x', 'x' 'y', ..., None, True, '\\ud800', 10**40, 0x1F, 1_0]\n",
+    "constants": (
+        "v = [1, 1.5, 1e999, 2j, -0.0, b'\\xff', u'x', 'x' 'y', ..., None, True, '\\ud800', 10**40, 0x1F, 1_0]\n"
+    ),
     # U+1FAE8 is printable since 3.12, U+2EBF0 since 3.13
     "characters": "v = '\u00e9\u6771\U0001f600\U0001fae8\U0002ebf0\u200b\u2028'; caf\u00e9 = 1\n",
     "statements": (
-        "match x:\n    case [1, *r]: pass\n    case {'a': b, **c}: pass\n    case A(x=1) | None: pass\n    case _: pass\n"
+        "match x:\n    case [1, *r]: pass\n    case {'a': b, **c}: pass\n"
+        "    case A(x=1) | None: pass\n    case _: pass\n"
         "try: pass\nexcept* E as e: pass\nwith (a as b, c): pass\nfor x, in y: pass\nelse: pass\nx[1:2, ::3]; x[*y]\n"
         "global_ = (y := 1); del x, y; assert x, 'why'; raise E from e\n"
     ),
-    "decorators": "@a.b(1)\n@c\nclass D: pass\n\n@e\nasync def f():\n    async with a as b: yield [x async for x in y if z]\n",
+    "decorators": (
+        "@a.b(1)\n@c\nclass D: pass\n\n@e\nasync def f():\n    async with a as b: yield [x async for x in y if z]\n"
+    ),
 }
 """Syntax whose tree differs between versions, or might."""
 

@@ -124,13 +124,16 @@ def test_a_full_disk_is_one_clear_message_and_no_half_file(tmp_path: Path) -> No
     """
     (tmp_path / "script.py").write_text(textwrap.dedent(script))
     (tmp_path / "disk").mkdir()
-    command = f"mount -t tmpfs -o size=64k tmpfs {tmp_path}/disk && cd {ROOT} && PYTHONPATH={ROOT} {sys.executable} {tmp_path}/script.py {tmp_path}/disk"
+    command = (
+        f"mount -t tmpfs -o size=64k tmpfs {tmp_path}/disk && cd {ROOT} && "
+        f"PYTHONPATH={ROOT} {sys.executable} {tmp_path}/script.py {tmp_path}/disk"
+    )
     done = subprocess.run(mounting_command(command) or (), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows, folder, within, batches, left = done.stdout.splitlines()
-    assert (
-        rows
-        == f"DiskError {tmp_path}/disk/rows.jsonl: the disk is full (0 bytes are left in {tmp_path}/disk); nothing was written there: free some space and run again"
+    assert rows == (
+        f"DiskError {tmp_path}/disk/rows.jsonl: the disk is full (0 bytes are left in {tmp_path}/disk); "
+        "nothing was written there: free some space and run again"
     )
     assert within.startswith(
         f"DiskError {tmp_path}/disk/folder/big: the disk is full (0 bytes are left in {tmp_path}/disk/folder)"

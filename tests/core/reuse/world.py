@@ -1,4 +1,4 @@
-"""A small dataset that changes by random edits, and `extract`, the stage that reuses results, run on it in one process."""
+"""A small dataset that changes by random edits, and `extract` run on it in one process, with its reuse cache."""
 
 import os
 import sqlite3

@@ -93,9 +93,13 @@ def test_a_folder_digest_is_dvcs_own_for_nested_folders(tmp_path: Path) -> None:
         (tmp_path / "folder" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "folder" / name).write_text(name)
     script = (
-        "import sys, json; from dvc_data.hashfile.tree import Tree; from dvc_data.hashfile.hash_info import HashInfo; from dvc_data.hashfile.meta import Meta\n"
+        "import sys, json\n"
+        "from dvc_data.hashfile.hash_info import HashInfo\n"
+        "from dvc_data.hashfile.meta import Meta\n"
+        "from dvc_data.hashfile.tree import Tree\n"
         "tree = Tree()\n"
-        "for name, md5 in json.loads(sys.argv[1]).items(): tree.add(tuple(name.split('/')), Meta(), HashInfo('md5', md5))\n"
+        "for name, md5 in json.loads(sys.argv[1]).items():\n"
+        "    tree.add(tuple(name.split('/')), Meta(), HashInfo('md5', md5))\n"
         "tree.digest(); print(tree.hash_info.value)"
     )
     files = {name: file_digest((tmp_path / "folder" / name).read_bytes()) for name in names}

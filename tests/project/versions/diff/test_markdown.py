@@ -1,4 +1,4 @@
-"""The comment: it fits, says what does not, and no text of a row can act as markup. The page: self-contained, everything escaped."""
+"""The comment fits and names what does not; the page is self-contained; no text of a row acts as markup in either."""
 
 import html
 import re
@@ -61,7 +61,7 @@ def difference(text: str, *, datasets: int = 1, examples: int = 1, config: int =
 
 
 def outside_fences(text: str) -> str:
-    """What is not inside a fenced block, by CommonMark's rule: a block ends at a fence at least as long as its first."""
+    """Return the text outside fenced blocks; by CommonMark a block ends at a fence at least as long as its first."""
     kept, fence = [], ""
     for line in text.split("\n"):
         run = re.match(r"`{3,}", line)
