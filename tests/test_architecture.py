@@ -3,8 +3,10 @@
 import ast
 import importlib
 import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -234,6 +236,15 @@ def test_every_module_says_what_it_is_for() -> None:
 
 def test_the_tree_in_the_docs_is_current() -> None:
     assert make_tree.whole_tree() == (ROOT / "docs/tree.md").read_text(), "run python docs/make_tree.py"
+
+
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_docs_name_only_files_that_exist(page: Path) -> None:
+    paths = re.findall(r"`((?:pipeline|tests|benchmarks|docs)/[\w./-]+)`", page.read_text())
+    assert [path for path in paths if path != "pipeline/__pycache__/" and not (ROOT / path).exists()] == []
 
 
 @pytest.mark.slow
